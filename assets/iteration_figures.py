@@ -11,7 +11,7 @@ from assets.partitions import one_iteration
 from assets.reading import figures_description
 from assets.resources import TracevizHome
 from assets.shown import shows_iteration
-from traceviz_dag.pipeline.workers import default_workers
+from traceviz_dag.pipeline.engines import default_workers
 from traceviz_dag.show.registry import tables_of
 
 

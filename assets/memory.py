@@ -13,10 +13,10 @@ from assets.raw_traces import memory_snapshots
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import registered
+from traceviz_dag.pipeline.engines import default_workers
 from traceviz_dag.pipeline.memory import memory_sources, store_memory, stored_memory
 from traceviz_dag.pipeline.staleness import memory_is_current
 from traceviz_dag.pipeline.steps import lead_of
-from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.tables import MEMORY_TABLES
 
 UNREAD = "unread_snapshots"

@@ -23,10 +23,10 @@ from assets.reading import figures_description
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key
+from traceviz_dag.pipeline.engines import default_workers
 from traceviz_dag.pipeline.home_settings import FigureSettings
 from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.pipeline.steps import is_by_rank, with_leads
-from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import tables_of
 from traceviz_dag.tables import all_tables
 

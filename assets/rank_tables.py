@@ -26,11 +26,12 @@ from traceviz_dag.lake.inputs import IterationInputs, of_the_same_files, registe
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 from traceviz_dag.lake.record_lines import GONE
+from traceviz_dag.pipeline.engines import Engine
 from traceviz_dag.pipeline.iteration import violations_of_ranks
 from traceviz_dag.pipeline.making import make_ranks
 from traceviz_dag.pipeline.staleness import LAST_WRITTEN, code_version_of
 from traceviz_dag.pipeline.stored_topology import stored_topology
-from traceviz_dag.pipeline.workers import Engine, RankOutcome
+from traceviz_dag.pipeline.workers import RankOutcome
 from traceviz_dag.tables import EXTRA_TABLES, RANK_TABLES, TOPOLOGY_TABLES
 
 COVERAGE = "coverage"

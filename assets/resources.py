@@ -13,8 +13,8 @@ from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.cluster.opening import CLUSTER_VARIABLE, open_cluster
+from traceviz_dag.pipeline.engines import Engine
 from traceviz_dag.pipeline.home_settings import REMEDY, HomeSettings, home_rules, load_settings, settings_file
-from traceviz_dag.pipeline.workers import Engine
 from traceviz_dag.system.objects import local_home
 from traceviz_dag.vocabulary import DEFAULT_HOME
 

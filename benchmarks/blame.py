@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tests.adversarial import MS, US, Job, healthy
 from tests.analyze.across_ranks import analysed_here
 from traceviz_dag.analyze.slow_ranks import slow_ranks
-from traceviz_dag.analyze.waits.blame import late_ranks, wait_basis
+from traceviz_dag.analyze.waits.blame import late_ranks
+from traceviz_dag.analyze.waits.blamed import wait_basis
 from traceviz_dag.lake.summaries import computation_by_kernel
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.simulate import JobSettings, simulate

@@ -27,9 +27,10 @@ from tests.slurm import slurm
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.pipeline.cluster.opening import LOCAL, open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.engines import Engine
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-from traceviz_dag.pipeline.workers import Engine, IterationTask, analyse_ranks
+from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
 
 _SLURM = "SLURM_CONF"
 

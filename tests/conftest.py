@@ -120,10 +120,10 @@ def pytest_xdist_auto_num_workers() -> int:
 def _pools_find_imported() -> None:
     """The first pool of a process says what those of all its tests find imported; a test run alone needs no pool."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        from traceviz_dag.pipeline import figures, workers
+        from traceviz_dag.pipeline import engines, figures
         from traceviz_dag.system.processes import spread
 
-        list(spread(abs, [0], 1, preload=(*workers.IMPORTED_ONCE, *figures.IMPORTED_ONCE)))
+        list(spread(abs, [0], 1, preload=(*engines.IMPORTED_ONCE, *figures.IMPORTED_ONCE)))
 
 
 @pytest.fixture(scope="session")

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from traceviz_dag.pipeline import making, path_analysis
+from traceviz_dag.pipeline.engines import Engine
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.pipeline.workers import Beside, Engine, IterationTask, RankOutcome, analyse_into_lake, analyse_ranks
+from traceviz_dag.pipeline.workers import Beside, IterationTask, RankOutcome, analyse_into_lake, analyse_ranks
 
 
 def one_by_one(

@@ -227,6 +227,41 @@ class Severity(StrEnum):
     NOT_LOOKED_AT = "not_looked_at"
 
 
+class Fault(StrEnum):
+    """Why a communication is not matched, or not wholly."""
+
+    NO_GROUP = "no_group"
+    GROUPS_CONTRADICTED = "groups_contradicted"
+    ORDER_DIFFERS = "order_differs"
+    OPERATIONS_DIFFER = "operations_differ"
+    MEMBERS_MISSING = "members_missing"
+    MEMBERS_UNKNOWN = "members_unknown"
+    NO_SCHEDULE = "no_schedule"
+    NOT_IN_SCHEDULE = "not_in_schedule"
+    PEER_MISSING = "peer_missing"
+    PEER_DIFFERS = "peer_differs"
+    NONE = "none"
+
+
+class Refusal(StrEnum):
+    """Why a matched communication has no wait on some clocks."""
+
+    CLOCK_REFUSED = "clock_refused"
+    COMPONENTS_DIFFER = "components_differ"
+    ORDER_ALONE = "order_alone"
+    ARRIVES_AFTER_END = "arrives_after_end"
+    NONE = "none"
+
+
+class TimeAlignment(StrEnum):
+    """``global``: one zero for all ranks, their clocks as recorded; ``individual``: each rank from its first kernel;
+    ``solved``: one zero on the clock that the ranks' matched communications solve for."""
+
+    GLOBAL = "global"
+    INDIVIDUAL = "individual"
+    SOLVED = "solved"
+
+
 class TraceStatus(StrEnum):
     """How the reading of one trace file ended."""
 

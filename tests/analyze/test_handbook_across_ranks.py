@@ -11,10 +11,11 @@ from tests.analyze.waits.test_collectives import DLRM_WAITS_US
 from tests.analyze.waits.test_waits import charged
 from traceviz_dag.analyze.across_invariants import ACROSS_INVARIANTS
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
-from traceviz_dag.analyze.matching.collective_matching import Fault, MatchedBy
+from traceviz_dag.analyze.matching.collective_matching import MatchedBy
 from traceviz_dag.analyze.pipelines.periods import periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.vocabulary import Fault
 
 
 def test_the_worked_example_of_waits():

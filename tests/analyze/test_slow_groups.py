@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from traceviz_dag.analyze.slow_groups import slow_groups
-from traceviz_dag.analyze.slow_ranks import slow_ranks, slow_statement
+from traceviz_dag.analyze.slow_ranks import slow_ranks
+from traceviz_dag.analyze.slow_words import slow_statement
 from traceviz_dag.tables import STAGE_SPEEDS
 
 KERNELS = {"nvjet_fwd": 500, "nvjet_bwd": 900, "flash_fwd": 300, "norm": 60, "add": 40, "adam": 30}

@@ -106,15 +106,15 @@ def test_help_on_80_columns_cuts_no_option_and_names_a_switch_by_what_changes_it
     assert not re.search(r"--report\b", printed["analyze"])
 
 
-def test_what_only_reads_a_home_imports_neither_dagster_nor_what_draws_nor_pandas():
+def test_what_only_reads_tables_of_a_home_imports_no_dagster_nothing_that_draws_no_pandas_and_no_duckdb():
     home = home_of("healthy")
-    heavy = ("dagster", "matplotlib", "pandas", "textual")
+    heavy = ("dagster", "matplotlib", "pandas", "textual", "duckdb")
     program = (
         "import sys; from traceviz_dag.commands.main import app\n"
         "try: app(sys.argv[1:], standalone_mode=False)\n"
         f"finally: print([name for name in {heavy!r} if name in sys.modules])"
     )
-    for words in (["--help"], ["overlap"], ["findings"]):
+    for words in (["--help"], ["overlap"], ["findings"], ["iterations"], ["statement"], ["topology"], ["efficiencies"]):
         given = words if words == ["--help"] else [*words, "--home", str(home)]
         done = subprocess.run([sys.executable, "-c", program, *given], capture_output=True, text=True, check=False)
         assert done.stdout.endswith("[]\n"), (words, done.stdout[-200:], done.stderr)

@@ -14,7 +14,7 @@ from tests.small_run import write_run
 from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, Evidence, JudgedIteration, compared, verdict
 from traceviz_dag.commands.common.verdict import verdict_lines
-from traceviz_dag.pipeline.findings import stored_verdict
+from traceviz_dag.pipeline.certainty import stored_verdict
 
 SURE = Evidence(ranks=4, partial="", clocks=4, unknown_waits=None, uncertain=0.0, unclassified=0.0, open=0)
 

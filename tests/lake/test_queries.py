@@ -219,11 +219,32 @@ def test_a_run_whose_ranks_all_failed(lake: Lake, sample):
     assert (row["complete"], row["parity"], row["backend"]) == (False, None, None)
 
 
+CUT_STEPS_SQL = """
+WITH here AS (FROM traces WHERE run = $run AND iteration = $iteration),
+cut AS (SELECT rank, unnest(cut_steps) AS step, list_min(steps) AS first FROM here)
+SELECT
+    step, CASE WHEN step < first THEN 'start' ELSE 'stop' END AS edge, list_sort(list(DISTINCT rank)) AS ranks,
+    coalesce((SELECT list_sort(list(DISTINCT rank)) FROM here WHERE list_contains(steps, cut.step)), []) AS whole,
+    count(DISTINCT rank) = (SELECT count(DISTINCT rank) FROM here) AS everywhere
+FROM cut GROUP BY ALL ORDER BY step
+"""
+
+
+def test_cut_steps_are_those_of_a_query(lake: Lake, sample):
+    held = {0: ([3], [2, 4]), 1: ([3, 4], [2]), 2: ([], [5]), 3: (None, None), 10: ([2, 3], [4])}
+    for rank, (steps, cut) in held.items():
+        trace = trace_row(sample, steps=[steps], cut_steps=[cut])
+        lake.write("traces", trace, run=RUN, iteration=1, rank=rank)
+    found = summaries.cut_steps(queries.trace_files(lake, RUN, 1))
+    assert found == lake.query_iteration(CUT_STEPS_SQL, run=RUN, iteration=1).to_pylist()
+    assert found[0] == {"step": 2, "edge": "start", "ranks": [0, 1], "whole": [10], "everywhere": False}
+    assert [(one["step"], one["edge"]) for one in found] == [(2, "start"), (4, "stop"), (5, "stop")]
+
+
 @pytest.mark.parametrize(
     "sql",
     [
         summaries.WINDOWS_SQL,
-        summaries.CUT_STEPS_SQL,
         summaries.DIMENSIONS_SQL,
         summaries.CATEGORY_SHARES_SQL,
     ],

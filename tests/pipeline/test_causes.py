@@ -34,7 +34,7 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline import causes
 from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps, side_by_side, steady_steps
-from traceviz_dag.pipeline.findings import stored_verdict
+from traceviz_dag.pipeline.certainty import stored_verdict
 from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings, simulate

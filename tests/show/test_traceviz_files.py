@@ -14,7 +14,6 @@ from tests.sets import fast
 from tests.show.job import job
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.traceviz_export import Export, export_groups, export_ranks, write_kernel_analysis
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.traceviz_files import (
     STEP_COLUMN,
     as_csv,
@@ -24,6 +23,7 @@ from traceviz_dag.show.traceviz_files import (
     kernel_tables,
     statistics,
 )
+from traceviz_dag.vocabulary import TimeAlignment
 
 # In the order in which its reader looks for one.
 ITS_STEP_COLUMNS = ("fwdstep_sliceid", "bwdstep_sliceid", "pp_sliceid", "dp_sliceid", "opt_sliceid")

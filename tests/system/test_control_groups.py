@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from traceviz_dag.pipeline.workers import default_workers
+from traceviz_dag.pipeline.engines import default_workers
 from traceviz_dag.system import control_groups
 from traceviz_dag.system.control_groups import memory_bytes, processors
 
@@ -78,7 +78,7 @@ def test_workers_keep_to_the_share_that_slurm_gave_a_task(monkeypatch: pytest.Mo
 
 TOLD = """
 import os
-from traceviz_dag.pipeline.workers import default_workers
+from traceviz_dag.pipeline.engines import default_workers
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.memory_limit import adapt
 adapt()

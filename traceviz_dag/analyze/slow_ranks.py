@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ import pyarrow as pa
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import lower_median
-from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.analyze.work_evidence import (
     OF_LAYERS,
     WorkEvidence,
@@ -53,9 +52,6 @@ SPREADS = 5.0
 
 LEAST_ITEMS = 0.8
 """Share of the items in which a slow rank is slower."""
-
-MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids show how much it has to do"
-"""What is said of a slow rank where nothing shows that it has as much to do as its peers."""
 
 _HALF = 0.5
 """Share of the items in which a rank is slower that is slow for a part of the step."""
@@ -80,26 +76,6 @@ _ONE_KERNEL_SLOWER, _ONE_KERNEL_PART = 1.2, 0.01
 
 PRODUCTS, ATTENTION, MEMORY_BOUND = "products", "attention", "memory_bound"
 """Classes of work, by the names of kernels."""
-
-
-class SlowRank(TypedDict):
-    """A row of the table ``rank_speeds``."""
-
-    rank: int
-    stage: int | None
-    peers: int
-    items: int
-    slower_items: float | None
-    ratio: float | None
-    more_ns: int | None
-    work: float | None
-    work_by: str | None
-    slow: bool | None
-    slow_in: str | None
-    slow_steps: list[int] | None
-    slow_ratio: float | None
-    slow_more_ns: int | None
-    kernel: str | None
 
 
 class _Item(NamedTuple):
@@ -292,30 +268,6 @@ def _classes(ranks: npt.NDArray[np.int64], stage: npt.NDArray[np.int64], by_clas
 def _slow_in(sums: _Sums) -> Bool:
     """Mark ranks that are slow in the items of a phase."""
     return np.asarray((sums.share >= LEAST_ITEMS) & (sums.ratio >= 1 + SLOWER_THAN_FEW))
-
-
-def slow_statement(row: SlowRank) -> str:
-    """What is said of a slow rank, from its row of ``slow_ranks``.
-
-    Raises:
-        ValueError: the rank has no peer to be compared with.
-    """
-    steps = row["slow_steps"]
-    ratio, more_ns = (row["slow_ratio"], row["slow_more_ns"]) if steps else (row["ratio"], row["more_ns"])
-    if ratio is None or more_ns is None:
-        raise ValueError(f"rank {row['rank']} has no peer to be compared with")
-    where = "" if row["stage"] is None else f" of stage {row['stage']}"
-    peers = f"{row['peers']} peer{'s' if row['peers'] > 1 else ''}"
-    return (
-        f"rank {row['rank']} computes slowly{in_steps(steps)}: the same kernels take {ratio:.2f} times as long as on "
-        f"the median of its {peers}{where}, {more_ns / 1e6:,.3f} ms more; no clock is needed for this, and it "
-        "is not what fixing it would save" + ("" if row["work_by"] else f"; {MAY_BE_WORK}")
-    )
-
-
-def in_steps(steps: Sequence[int] | None) -> str:
-    """In which training steps alone a rank is slow, in words; nothing where it is so in all."""
-    return f" in {numbered('step', steps)} alone" if steps else ""
 
 
 def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> Iterator[Int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.kernel_intervals import numbers
 
 WINDOW_COLUMNS = ("window_name", "step", "dimension", "window_start_ns", "window_end_ns")
 """Columns of ``overlap`` that show it."""
@@ -29,6 +29,6 @@ def step_time(overlap: pa.Table) -> int | None:
         chosen = rows.filter(pc.equal(rows["window_name"].cast(pa.string()), name))
         if not chosen.num_rows:
             continue
-        length = optional_integers(chosen, "window_end_ns") - optional_integers(chosen, "window_start_ns")
+        length = numbers(chosen["window_end_ns"]) - numbers(chosen["window_start_ns"])
         return int(length.max()) or None
     return None

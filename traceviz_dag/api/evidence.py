@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from traceviz_dag.lake.across_ranks_views import PATH_HOSTS, PROFILED_BY
 from traceviz_dag.lake.catalogue import quoted_text, with_values
-from traceviz_dag.pipeline.answers.critical_path import NUMBERED_PROFILES
 from traceviz_dag.tables.questions import DELAY_COSTS_SQL, IMBALANCE_SQL, WAIT_PARTS_SQL, hosts_of_path_sql
 
 _HERE = "run = $run AND iteration = $iteration"
+_NUMBERED_PROFILES = ("rank", "stage")
+"""Profiles whose parts are numbers; in the view all are texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ PATH: Mapping[str, Part] = {
     **{
         by: Part(
             (by,),
-            f"SELECT {'name::BIGINT' if by in NUMBERED_PROFILES else 'name'} AS {by},\n"
+            f"SELECT {'name::BIGINT' if by in _NUMBERED_PROFILES else 'name'} AS {by},\n"
             f"    sum(path_ns)::BIGINT AS path_ns, sum(path_ns) / sum(sum(path_ns)) OVER () AS share\n"
             f"FROM path_profiles WHERE {_HERE} AND profile = '{by}' GROUP BY name ORDER BY path_ns DESC",
         )

@@ -15,9 +15,9 @@ from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
 from traceviz_dag.api.arguments import checked
 from traceviz_dag.api.held import Held
 from traceviz_dag.errors import UsageError
+from traceviz_dag.lake.bounds import Bounds
 from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.tables import UTILIZATION
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Severity
 
@@ -137,11 +137,11 @@ class Iteration:
         """What is wrong, who is at fault, what fixing it would save; rows are of :class:`Finding`, numbered first."""
         from traceviz_dag.pipeline.answers.findings import findings_answer, findings_rows
         from traceviz_dag.pipeline.answers.iterations import untold_waits
-        from traceviz_dag.pipeline.findings import stored_lost_kernels, stored_unknown_waits
+        from traceviz_dag.pipeline.certainty import stored_lost_kernels, stored_unknown_waits
 
         found = findings_answer(self._stored)
         place = (self._lake, self.run, self.number)
-        unknown = stored_unknown_waits(*place) or stored_lost_kernels(*place)
+        unknown = stored_unknown_waits(*place) or stored_lost_kernels(*place, self._stored.files)
         told = untold_waits(self.run, self.number, None if unknown is None else asdict(unknown))
         return self._answer(
             "findings",

@@ -14,9 +14,9 @@ from traceviz_dag.api.answers import Answer, html_table
 from traceviz_dag.api.arguments import checked
 from traceviz_dag.api.held import Held
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
+from traceviz_dag.lake.bounds import Bounds
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.printable import is_object_url, printable
 from traceviz_dag.system.objects import local_home
 from traceviz_dag.system.paths import real_path

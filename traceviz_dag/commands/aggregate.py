@@ -13,8 +13,8 @@ from traceviz_dag.commands.common.output import print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.shown import AlignmentOption, ProcessesOption, completeness_of, iterations_of
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.vocabulary import TimeAlignment
 
 
 def aggregate(
@@ -41,8 +41,8 @@ def aggregate(
     Model_Group_X hold timelines of pipelines and models. New or changed traces are analysed first. Without folders,
     every iteration of the home is written.
     """
+    from traceviz_dag.pipeline.engines import default_workers
     from traceviz_dag.pipeline.traceviz_export import Export, export_folder, export_groups, export_ranks
-    from traceviz_dag.pipeline.workers import default_workers
 
     folders = _folders(names or [], input_, base_folder, iterations)
     with iterations_of(real_path(home), folders, None, None) as chosen:

@@ -109,10 +109,10 @@ def analyze(
     1 % or more of their kernels of communication, or where they contradict each other in what they communicate.
     """
     from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
+    from traceviz_dag.pipeline.certainty import stored_lost_kernels
     from traceviz_dag.pipeline.cluster.opening import open_cluster
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
-    from traceviz_dag.pipeline.findings import stored_lost_kernels
     from traceviz_dag.pipeline.workers import prepare_workers
 
     folder = real_path(home)
@@ -278,8 +278,8 @@ def _write_kernel_analyses(
     if folder is None:
         return
     from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.engines import default_workers
     from traceviz_dag.pipeline.traceviz_export import Export, export_ranks
-    from traceviz_dag.pipeline.workers import default_workers
 
     for inputs in inputs_below(paths, pattern=pattern, home=home):
         export = Export(home, inputs.run, inputs.iteration, real_path(folder) / f"iteration_{inputs.iteration}")

@@ -20,9 +20,9 @@ from traceviz_dag.commands.common.shown import (
     iterations_of,
 )
 from traceviz_dag.errors import NoEvidenceError, UsageError
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.registry import FigureKind, figure_kinds
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.vocabulary import TimeAlignment
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
@@ -96,8 +96,8 @@ def _draw(
     Args:
         faults: gets the line of figures of other packages that failed.
     """
+    from traceviz_dag.pipeline.engines import default_workers
     from traceviz_dag.pipeline.figures import draw_figures
-    from traceviz_dag.pipeline.workers import default_workers
 
     console = terminal(stderr=True)
     count = counted(len(tasks), "figure", "figures")

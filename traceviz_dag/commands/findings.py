@@ -74,13 +74,11 @@ def findings(
     the step; a note is any other such row. The exit code is 2 where it is not known of ranks
     that were read who waited for whom, so that a late one is not found.
     """
-    from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
-    from traceviz_dag.pipeline.findings import stored_lost_kernels, stored_unknown_waits
+    from traceviz_dag.pipeline.certainty import stored_lost_kernels, stored_unknown_waits
     from traceviz_dag.read.training_log import read_training_log
 
-    for name in fail_on or ():
-        if name not in (ANY, *RULE_NAMES):
-            raise UsageError(f"--fail-on {name}: there are {', '.join((ANY, *RULE_NAMES))}")
+    if fail_on:
+        _check_names(fail_on)
     logged = read_training_log(log) if log is not None else []
     with chosen_iterations(path, home, run, iteration, rules, rank) as iterations:
         unread = [line for each in iterations if path is not None for line in _read_snapshots(each)]
@@ -103,7 +101,7 @@ def findings(
             untold_waits(each.run, each.iteration, None if unknown is None else asdict(unknown))
             for each in iterations
             for place in [(each.lake, each.run, each.iteration)]
-            for unknown in [stored_unknown_waits(*place) or stored_lost_kernels(*place)]
+            for unknown in [stored_unknown_waits(*place) or stored_lost_kernels(*place, each.files)]
         ]
         for line in unread:
             typer.echo(f"traceviz: {line}", err=True)
@@ -118,10 +116,18 @@ def findings(
     end_untold(waits)
 
 
+def _check_names(names: list[str]) -> None:
+    from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
+
+    for name in names:
+        if name not in (ANY, *RULE_NAMES):
+            raise UsageError(f"--fail-on {name}: there are {', '.join((ANY, *RULE_NAMES))}")
+
+
 def _read_snapshots(iteration: StoredIteration) -> list[str]:
     """Store the snapshots of GPU memory beside traces that were given; one line for each that was not read whole."""
+    from traceviz_dag.pipeline.engines import default_workers
     from traceviz_dag.pipeline.memory import memory_sources, store_memory
-    from traceviz_dag.pipeline.workers import default_workers
 
     if iteration.inputs is None:
         return []

@@ -21,24 +21,11 @@ if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.nights.trend import Trend, TrendNight
 
-TRENDS_SQL = """
-SELECT run, iteration, ranks, expected_ranks, partial, stale, step_ns,
-    CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
-    CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
-    compute_ns, exposed_ns, idle_ns, hidden_share, longest_computation_rank, unclassified_share, mfu, mfu_refusal
-FROM (
-    SELECT *, lag(step_ns) OVER of_run AS before_ns,
-        EXISTS (
-            FROM stale_tables AS kept
-            WHERE kept.run = iterations.run AND kept.iteration = iterations.iteration AND kept.stage = 'iterations'
-        ) AS stale,
-        covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
-    FROM iterations LEFT JOIN (SELECT run, iteration, expected_ranks FROM runs) AS captured USING (run, iteration)
-    WHERE $run IS NULL OR run = $run
-    WINDOW of_run AS (PARTITION BY run ORDER BY iteration)
+_TABLES = "iterations runs stale_tables"
+_MEASURES = (
+    *("compute_ns", "exposed_ns", "idle_ns", "hidden_share", "longest_computation_rank", "unclassified_share"),
+    *("mfu", "mfu_refusal"),
 )
-ORDER BY run, iteration
-"""
 _WORSE = 1
 _NAMED = 5
 _BAR = 12
@@ -70,15 +57,13 @@ def iterations(
     of a series is worse, 2 if it is inconclusive.
     """
     from traceviz_dag.lake.lake import open_lake
-    from traceviz_dag.pipeline.home_settings import load_settings
     from traceviz_dag.pipeline.nights.series import NIGHT_TABLES
-    from traceviz_dag.pipeline.nights.trend import trends
 
     if figure is not None:
         check_figure(figure)
-    lake = open_lake(home)
-    rows = lake.query(TRENDS_SQL, {"run": run}).to_pylist() if lake.partitions("iterations") else []
-    gone = lake.gone_parts(f"{TRENDS_SQL} {' '.join(NIGHT_TABLES)}", run)
+    lake = open_lake(home, refresh=False)
+    rows = _measured(lake, run)
+    gone = lake.gone_parts(f"{_TABLES} {' '.join(NIGHT_TABLES)}", run)
     if not rows:
         end_gone(gone)
         _end_without_measures(lake, {}, run, every=True)
@@ -90,7 +75,7 @@ def iterations(
         )
     # What is not judged is shown without a verdict, and takes no time.
     is_judged = gate or figure is not None or bool(lake.partitions("nights"))
-    found = trends(lake, load_settings(lake.home).nightly, run, judge=gate) if is_judged else []
+    found = _trends(lake, run, judge=gate) if is_judged else []
     verdicts = {
         (one.run, one.iteration): night for trend in found for night in trend.nights for one in night.partitions
     }
@@ -117,6 +102,40 @@ def iterations(
         raise IncompleteError(f"partial result for {_named(partial)}; traceviz analyze on their traces says why")
     if gate:
         _end_by_verdicts(found)
+
+
+def _measured(lake: Lake, run: str | None) -> list[dict[str, Any]]:
+    """What each iteration measures, by run and iteration, and how its step differs from one before over its ranks."""
+    captured = lake.rows_of("runs", lake.partitions("runs", run), ["run", "iteration", "expected_ranks"]).to_pylist()
+    expected = {(row["run"], row["iteration"]): row["expected_ranks"] for row in captured}
+    columns = ["run", "iteration", "ranks", "covered_ranks", "partial", "step_ns", *_MEASURES]
+    rows: list[dict[str, Any]] = []
+    before: dict[str, Any] = {"run": None}
+    for row in lake.rows_of("iterations", lake.partitions("iterations", run), columns).to_pylist():
+        place, step_ns = (row["run"], row["iteration"]), row["step_ns"]
+        is_like = row["run"] == before["run"] and row["covered_ranks"] == before["covered_ranks"]
+        before_ns = before["step_ns"] if is_like and step_ns is not None else None
+        rows.append(
+            {
+                **{name: row[name] for name in ("run", "iteration", "ranks")},
+                "expected_ranks": expected.get(place),
+                "partial": row["partial"],
+                "stale": lake.has_stale_measures(*place),
+                "step_ns": step_ns,
+                "change_ns": None if before_ns is None else step_ns - before_ns,
+                "change_share": step_ns / before_ns - 1 if before_ns else None,
+                **{name: row[name] for name in _MEASURES},
+            }
+        )
+        before = row
+    return rows
+
+
+def _trends(lake: Lake, run: str | None, *, judge: bool) -> Sequence[Trend]:
+    from traceviz_dag.pipeline.home_settings import load_settings
+    from traceviz_dag.pipeline.nights.trend import trends
+
+    return trends(lake, load_settings(lake.home).nightly, run, judge=judge)
 
 
 def _end_by_verdicts(found: Sequence[Trend]) -> None:

@@ -184,9 +184,7 @@ def _lead(lake: Lake | None, run: str, iteration: int) -> Lead | None:
 
 def _savings(lake: Lake | None, run: str, iteration: int) -> Sequence[dict[str, Any]]:
     """What overlap saves in a lake's iteration; of a path, ``traceviz kernels`` shows it."""
-    from traceviz_dag.lake.operation_summaries import overlap_savings
-
-    return [] if lake is None else overlap_savings(lake, run, iteration).to_pylist()
+    return [] if lake is None else lake.rows("overlap_savings", run, iteration).to_pylist()
 
 
 def _from_path(

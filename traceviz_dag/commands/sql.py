@@ -28,7 +28,7 @@ def sql(
         BadInputError: the home holds no lake.
         IncompleteError: files of a table that it names are gone; the rows are of the others.
     """
-    lake = open_lake(home)
+    lake = open_lake(home, refresh=False)
     rows = lake.query(query)
     if json:
         typer.echo(as_json(rows))

@@ -49,7 +49,7 @@ def statement(
 def _answer(run: str, iterations: list[StoredIteration]) -> dict[str, Any]:
     from traceviz_dag.analyze.clocks.clock_summary import clock_facts
     from traceviz_dag.analyze.pipelines.pair_verdicts import in_words, pair_verdicts, steady_window
-    from traceviz_dag.pipeline.findings import capture_mode
+    from traceviz_dag.pipeline.certainty import capture_mode
 
     verdicts = pair_verdicts({each.iteration: each.table("periods") for each in iterations})
     steady = steady_window([each.iteration for each in iterations])
@@ -63,11 +63,7 @@ def _answer(run: str, iterations: list[StoredIteration]) -> dict[str, Any]:
         "ranks": sorted({rank for each in iterations for rank in each.ranks}),
         "chosen": next((each.completeness.chosen for each in iterations if each.completeness.chosen), None),
         "partial": [each.iteration for each in iterations if each.completeness.partial],
-        "capture_mode": " / ".join(
-            sorted(
-                {capture_mode(each.lake, each.run, each.iteration) for each in iterations if each.iteration in steady}
-            )
-        ),
+        "capture_mode": " / ".join(sorted({capture_mode(each.files) for each in counted.values()})),
         "clocks": clocks,
         "pairs": [{**asdict(one), "statement": in_words(one)} for one in verdicts],
         "certain": bool(verdicts),

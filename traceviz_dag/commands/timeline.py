@@ -16,9 +16,9 @@ from traceviz_dag.commands.common.shown import completeness_of, iterations_of
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.printable import printable
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.web.addresses import PORT, opened_path, timeline_path
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.vocabulary import TimeAlignment
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.lake_source import LakeSource

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from traceviz_dag.classify.topology.parallel_sizes import DEFAULT_ORDER, ParallelSizes
-from traceviz_dag.classify.topology.rank_grids import RankGrids, Ranks, compute_grids
-from traceviz_dag.classify.topology.types import Replicas, Topology
 from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed, refuse_run
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
-from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
+    from traceviz_dag.classify.topology.rank_grids import RankGrids, Ranks
+    from traceviz_dag.classify.topology.types import Replicas, Topology
     from traceviz_dag.pipeline.completeness import Completeness
+    from traceviz_dag.read.events import TraceHeader
 
 _Found: TypeAlias = "tuple[dict[str, Any], Topology, Completeness]"
 
@@ -79,7 +79,7 @@ def topology(
     }
     stated: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if path is None and stated:
-        _show_grids(compute_grids(ParallelSizes.of(**stated)), json)
+        _show_grids(_grids(stated), json)
         return
     refuse_run(path, home)
     with _stored(home, run, iteration) if path is None else nullcontext(_below(path, stated)) as found:
@@ -128,6 +128,12 @@ def _stated_grids(stated: dict[str, Any], headers: Iterable[TraceHeader]) -> Ran
     worlds = [header.world_size for header in headers if header.world_size is not None]
     if worlds and not {"world", "dp"} & set(stated):
         stated = {**stated, "world": max(worlds)}
+    return _grids(stated)
+
+
+def _grids(stated: dict[str, Any]) -> RankGrids:
+    from traceviz_dag.classify.topology.rank_grids import compute_grids
+
     return compute_grids(ParallelSizes.of(**stated))
 
 

@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -41,6 +41,9 @@ from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import attaching_database
 from traceviz_dag.system.whole_files import exclusive_lock, scratch_folder
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
+
+if TYPE_CHECKING:
+    import duckdb
 
 FILE_NAME = "traceviz.duckdb"
 LAKE_FOLDER = "lake"
@@ -94,6 +97,8 @@ def refresh(home: Path) -> Path:
         BadInputError: a file of the lake cannot be read, or was written with other columns.
         OutputError: the home cannot be written.
     """
+    import duckdb
+
     path = home / FILE_NAME
     with exclusive_lock(home / _LOCK):
         _remove_left_overs(home)
@@ -208,6 +213,8 @@ class NarrowViews:
         Raises:
             BadInputError: a part of a table that it names is not the one that was written there.
         """
+        import duckdb
+
         record = recorded(self.home / LAKE_FOLDER, self.run, self.iteration)
         if record is not self._record:
             self._record = record
@@ -289,6 +296,8 @@ class NarrowViews:
 
     def _copy(self, table: Table, rows: str, held: _Held) -> str:
         """Copy rows into one file; returns what selects them there, or the rows themselves where there is no room."""
+        import duckdb
+
         self._copies.pop(table.name, None)
         try:
             if self._folder is None and self.folders is not None:
@@ -452,6 +461,8 @@ class _Origin:
 
 
 def _origin(home: Path) -> _Origin | None:
+    import duckdb
+
     try:
         file = (home / FILE_NAME).stat()
         return _origin_in(home, file.st_ino, file.st_size, file.st_mtime_ns)

@@ -1,4 +1,7 @@
-"""The lake of one home folder: partitions of tables written as Parquet files, read back, and queried with SQL."""
+"""The lake of one home folder: partitions of tables written as Parquet files, read back, and queried with SQL.
+
+DuckDB is imported where something is asked of it: who only reads tables starts without, a seventh sooner.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake import catalogue, inputs, read_only, recorded
+from traceviz_dag.lake import catalogue, inputs, recorded
+from traceviz_dag.lake.bounds import UNBOUND, Bounds, FilesGoneError, Parameters
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import (
     FILE_NAME,
@@ -340,9 +343,7 @@ class Lake:
         """
         return catalogue.refresh(self.home)
 
-    def query(
-        self, sql: str, parameters: read_only.Parameters = None, bounds: read_only.Bounds = read_only.UNBOUND
-    ) -> pa.Table:
+    def query(self, sql: str, parameters: Parameters = None, bounds: Bounds = UNBOUND) -> pa.Table:
         """The rows of one SELECT over the catalogue's views; it can neither write nor read anything else.
 
         A catalogue that lacks a table, or was built by another version or elsewhere, is refreshed first, or not used
@@ -375,7 +376,11 @@ class Lake:
         of_run = {name: [part for part in parts if run in (None, part.run)] for name, parts in found.items()}
         return {name: parts for name, parts in of_run.items() if parts}
 
-    def _query(self, sql: str, parameters: read_only.Parameters, bounds: read_only.Bounds) -> pa.Table:
+    def _query(self, sql: str, parameters: Parameters, bounds: Bounds) -> pa.Table:
+        import duckdb
+
+        from traceviz_dag.lake import read_only
+
         packed = self._packed()
         self._check_named(sql)
         current = catalogue.is_current(self.home)
@@ -387,7 +392,7 @@ class Lake:
             with read_only.open_read_only(self.home, not current, bounds.in_home) as connection:
                 rows = read_only.run_select(connection, sql, parameters, catalogue.queryable(), bounds)
             if self._packed() != packed:
-                raise read_only.FilesGoneError("tables are being packed; ask again")
+                raise FilesGoneError("tables are being packed; ask again")
             return rows
         except duckdb.Error as error:
             fault = f"the catalogue cannot be opened: {str(error).splitlines()[0]}"
@@ -435,6 +440,8 @@ class Lake:
             UsageError: one line, where the query does more than read these tables, or DuckDB refuses it.
             BadInputError: a file of the iteration is damaged.
         """
+        from traceviz_dag.lake import read_only
+
         check_filters(TABLES["iterations"], run, iteration, None)
 
         def asked() -> pa.Table:
@@ -444,7 +451,7 @@ class Lake:
 
         try:
             return _asked_again(asked)
-        except read_only.FilesGoneError as error:
+        except FilesGoneError as error:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
     def _check_named(self, sql: str) -> None:
@@ -504,10 +511,14 @@ class Session:
         """
         try:
             return _asked_again(lambda: self._asked(queries, shared))
-        except read_only.FilesGoneError as error:
+        except FilesGoneError as error:
             raise BadInputError(self.lake.home, str(error), "analyse again") from error
 
     def _asked(self, queries: Sequence[str], shared: Sequence[str]) -> list[pa.Table]:
+        import duckdb
+
+        from traceviz_dag.lake import read_only
+
         views = self.views
         try:
             short, parts = _with_shared(queries, shared)
@@ -529,7 +540,7 @@ class Session:
                 raise
             if read_only.are_gone(error):
                 views.found.clear()
-                raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
+                raise FilesGoneError(str(error).splitlines()[0]) from error
             fault = f"iteration {views.iteration} of run {views.run} cannot be read: {str(error).splitlines()[0]}"
             raise BadInputError(self.lake.home, fault, fault_and_remedy(error)[1]) from error
 
@@ -545,6 +556,10 @@ class _LakeInSession(Lake):
 
     def rows_of(self, name: str, partitions: Iterable[Partition], columns: Sequence[str] | None = None) -> pa.Table:
         """As :meth:`Lake.rows_of`; of several ranks from the file that the session copied them into, if it did."""
+        import duckdb
+
+        from traceviz_dag.lake import read_only
+
         table, chosen, views = definition(name), tuple(partitions), self.open.views
         is_inside = {(one.run, one.iteration) for one in chosen} == {(views.run, views.iteration)}
         try:
@@ -588,7 +603,7 @@ def _asked_again(ask: Callable[[], Rows]) -> Rows:
     for _ in range(_ATTEMPTS - 1):
         try:
             return ask()
-        except read_only.FilesGoneError:
+        except FilesGoneError:
             time.sleep(_PAUSE_SECONDS)
     return ask()
 

@@ -166,8 +166,16 @@ class FileRow(TypedDict):
     host_clock_ns: int | None
     pipeline: int | None
     stage: int | None
+    format: str | None
+    framework: str | None
     backend: str | None
     device_name: str | None
+    device_memory_bytes: int | None
+    nccl_version: str | None
+    runtime_version: str | None
+    driver_version: str | None
+    driver_release: str | None
+    profiler_version: str | None
     has_stacks: bool | None
     has_shapes: bool | None
     has_groups: bool | None
@@ -177,6 +185,7 @@ class FileRow(TypedDict):
     classified_ns: int | None
     step_kind: str | None
     steps: list[int] | None
+    cut_steps: list[int] | None
     taken_steps: list[int] | None
     forward_microbatches: list[int | None] | None
     backward_microbatches: list[int | None] | None
@@ -213,6 +222,11 @@ class TraceFiles:
         return sorted(self.unmade | {row["rank"] for row in self.rows if row["status"] == TraceStatus.FAILED.value})
 
     @property
+    def readable(self) -> list[FileRow]:
+        """The traces of which something could be used."""
+        return [row for row in self.rows if row["status"] != TraceStatus.FAILED.value]
+
+    @property
     def in_part(self) -> list[int]:
         """Ranks of which a part was read."""
         return [row["rank"] for row in self.rows if row["status"] == TraceStatus.PARTIAL.value]
@@ -235,7 +249,7 @@ class TraceFiles:
     @property
     def wanted(self) -> set[int]:
         """Ranks that should have a trace: those that the capture meant to record, else those of the job."""
-        stated = [row["captured_ranks"] for row in self.rows if row["status"] != TraceStatus.FAILED.value]
+        stated = [row["captured_ranks"] for row in self.readable]
         return set(expected_ranks(stated, self.expected, {row["rank"] for row in self.rows} | self.unmade))
 
     @property
@@ -271,7 +285,7 @@ def runs(lake: Lake, run: str, iteration: int, files: TraceFiles | None = None) 
     files = files or trace_files(lake, run, iteration)
     if not files.rows and not files.unmade:
         return RUNS.schema.empty_table()
-    readable = [row for row in files.rows if row["status"] != TraceStatus.FAILED.value]
+    readable = files.readable
     missing = None if files.expected is None else files.missing
     recorded = {
         (row["has_stacks"], row["has_shapes"], row["has_groups"], row["has_host_rows"], str(row["steps"]))

@@ -11,9 +11,8 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
 from threading import Event, Thread
@@ -24,11 +23,10 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, OutputError, TracevizError, UsageError
 from traceviz_dag.lake import catalogue
+from traceviz_dag.lake.bounds import UNBOUND, Bounds, FilesGoneError, Parameters
 from traceviz_dag.lake.partitions import FILE_NAME, fault_and_remedy, glob_literal
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.whole_files import scratch_folder
-
-Parameters = Mapping[str, object] | Sequence[object] | None
 
 _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 # Functions of a FROM clause that neither run SQL held in a text nor change the state of the database.
@@ -53,10 +51,6 @@ _TOO_HUGE = "UHUGEINT"
 _HUGE_INTEGER = pa.decimal128(38, 0)
 _LAKE_FILE = re.compile(rf"""(["']).*?{re.escape(FILE_NAME)}\1""")
 _MISSING_TABLE = re.compile(r'Table with name "?([^" ]+)"? does not exist')
-
-
-class FilesGoneError(UsageError):
-    """Files that were listed were deleted before they were opened; asked again, the query finds what is left."""
 
 
 def tells_damage(error: Exception) -> bool:
@@ -113,32 +107,6 @@ def _spill_folder(home: Path | None) -> Iterator[Path | None]:
     if base is not None:
         with suppress(OSError):
             base.rmdir()
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a query of somebody else may take.
-
-    Attributes:
-        seconds: how long it may run. rows: how many it gives at most, from ``offset`` on.
-        in_home: put what memory does not hold beside the lake, and not where the system has such files: nothing is
-            written into the home.
-
-    Raises:
-        UsageError: there are no such numbers of rows, or no such time.
-    """
-
-    seconds: float | None = None
-    rows: int | None = None
-    offset: int = 0
-    in_home: bool = True
-
-    def __post_init__(self) -> None:
-        if min(self.rows or 0, self.offset) < 0 or (self.seconds is not None and not self.seconds > 0):
-            raise UsageError("rows and offset of a query are 0 or more, its seconds more than 0")
-
-
-UNBOUND = Bounds()
 
 
 @contextmanager

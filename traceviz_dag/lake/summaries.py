@@ -8,8 +8,8 @@ from typing import TypedDict
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.queries import TraceFiles
 from traceviz_dag.tables.ranks import NOT_CUT
-from traceviz_dag.tables.rows import rows_of
 
 COVERED = """rank IN (
         SELECT rank FROM traces
@@ -167,17 +167,6 @@ ORDER BY ALL
 """
 
 
-CUT_STEPS_SQL = """
-WITH here AS (FROM traces WHERE run = $run AND iteration = $iteration),
-cut AS (SELECT rank, unnest(cut_steps) AS step, list_min(steps) AS first FROM here)
-SELECT
-    step, CASE WHEN step < first THEN 'start' ELSE 'stop' END AS edge, list_sort(list(DISTINCT rank)) AS ranks,
-    coalesce((SELECT list_sort(list(DISTINCT rank)) FROM here WHERE list_contains(steps, cut.step)), []) AS whole,
-    count(DISTINCT rank) = (SELECT count(DISTINCT rank) FROM here) AS everywhere
-FROM cut GROUP BY ALL ORDER BY step
-"""
-
-
 class CutStep(TypedDict):
     """A training step beside an iteration in which the profiler started or stopped.
 
@@ -192,9 +181,24 @@ class CutStep(TypedDict):
     everywhere: bool
 
 
-def cut_steps(lake: Lake, run: str, iteration: int) -> list[CutStep]:
+def cut_steps(files: TraceFiles) -> list[CutStep]:
     """The training steps whose kernels are in the traces of an iteration, but no mark of theirs."""
-    return rows_of(lake.query_iteration(CUT_STEPS_SQL, run=run, iteration=iteration), CutStep)
+    cut: dict[tuple[int, str], list[int]] = {}
+    for row in files.rows:
+        first = min(row["steps"] or (), default=None)
+        for step in row["cut_steps"] or ():
+            edge = "stop" if first is None or step >= first else "start"
+            cut.setdefault((step, edge), []).append(row["rank"])
+    return [
+        CutStep(
+            step=step,
+            edge=edge,
+            ranks=ranks,
+            whole=[row["rank"] for row in files.rows if step in (row["steps"] or ())],
+            everywhere=len(ranks) == len(files.rows),
+        )
+        for (step, edge), ranks in sorted(cut.items(), key=lambda each: each[0][0])
+    ]
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:

@@ -12,13 +12,10 @@ from traceviz_dag.analyze.causes.gains import mean_gains
 from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.causes import ranked_steps
-from traceviz_dag.pipeline.memory import mark_mismatched, memory_sources, store_memory
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.pipeline.two_sizes import two_sizes
-from traceviz_dag.pipeline.workers import default_workers
 
 _COUNTED = """
     WITH windows AS (
@@ -35,8 +32,6 @@ _COUNTED = """
     GROUP BY rank, device ORDER BY peak DESC
 """
 """Per GPU, the most that its trace says to be reserved, and by how much allocations rose in micro-batches."""
-
-_GPUS = "SELECT rank, device_memory_bytes AS memory FROM traces WHERE run = $run AND iteration = $iteration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ def advisor_of(
     if (why := first.unseen(first.reorder(Change()))) is not None:
         raise NoEvidenceError(why)
     _read_memory(iteration)
-    uses = _uses(iteration.lake, iteration.run, iteration.iteration, gpu_bytes)
+    uses = _uses(iteration, gpu_bytes)
     sized = None if beside is None else two_sizes(iteration, beside, what_ifs)
     other = placed(iteration.topology, iteration.nodes(), what_ifs)
     advisor = Advisor(first.items, _Steps(what_ifs), uses, frozenset(keep), sized, other)
@@ -83,16 +78,19 @@ def _read_memory(iteration: StoredIteration) -> None:
     unknown."""
     if iteration.inputs is None:
         return
+    from traceviz_dag.pipeline.engines import default_workers
+    from traceviz_dag.pipeline.memory import mark_mismatched, memory_sources, store_memory
+
     sources = memory_sources(iteration.lake, iteration.inputs)
     for _ in store_memory(iteration.lake, iteration.run, iteration.iteration, sources, default_workers()):
         pass
     mark_mismatched(iteration.lake, iteration.inputs)
 
 
-def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[int, StageUse]:
+def _uses(stored: StoredIteration, gpu_bytes: int | None) -> dict[int, StageUse]:
     """What the fullest GPU of each stage holds, of those that have a snapshot; else of those whose traces count it."""
-    rows = lake.query_iteration(_GPUS, run=run, iteration=iteration).to_pylist()
-    stated = {row["rank"]: row["memory"] for row in rows}
+    lake, run, iteration = stored.lake, stored.run, stored.iteration
+    stated = {row["rank"]: row["device_memory_bytes"] for row in stored.files.rows}
     result: dict[int, StageUse] = {}
     for one in memory_by_stage(lake, run, iteration):
         if one.stage is None or one.memory is None or one.reserved_bytes is None:

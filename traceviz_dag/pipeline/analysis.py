@@ -18,6 +18,7 @@ from traceviz_dag.lake.partitions import check_run
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.lake.upgrade import ASIDE
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
+from traceviz_dag.pipeline.engines import Engine, default_workers
 from traceviz_dag.pipeline.home_settings import home_rules, set_home_rules
 from traceviz_dag.pipeline.making import (
     make_across_ranks,
@@ -47,7 +48,7 @@ from traceviz_dag.pipeline.staleness import (
     topology_is_current,
 )
 from traceviz_dag.pipeline.stored_topology import topology_version
-from traceviz_dag.pipeline.workers import LOGS, Engine, RankOutcome, default_workers, keep_traceback
+from traceviz_dag.pipeline.workers import LOGS, RankOutcome, keep_traceback
 from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import StaleCause, StaleStage

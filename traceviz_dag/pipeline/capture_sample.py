@@ -16,10 +16,9 @@ from traceviz_dag.analyze.matching.communications import (
     gather_communications,
     select_communications,
 )
-from traceviz_dag.analyze.waits.blame import uncertain_waits
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.shards import match_and_solve
-from traceviz_dag.analyze.waits.unknown_waits import CONTRADICTS, unknown_waits
+from traceviz_dag.analyze.waits.unknown_waits import CONTRADICTS, uncertain_waits, unknown_waits
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology

@@ -44,8 +44,8 @@ from traceviz_dag.arrays import NONE, Int64, Shared, number_groups
 from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.pipeline.engines import IMPORTED_ONCE
 from traceviz_dag.pipeline.shards import RANKS_OF_A_CHUNK
-from traceviz_dag.pipeline.workers import IMPORTED_ONCE
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.tables import CAUSES_TABLES, TABLES

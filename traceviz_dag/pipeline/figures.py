@@ -11,13 +11,12 @@ from typing import assert_never
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.waits.blamed import LateRank
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.lake.read_ahead import ReadAhead
 from traceviz_dag.pipeline.lake_source import LakeSource
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.page.facts import lead_in, measures_of_ranks
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.page.rendering import FORMATS, write_figure, write_preview
@@ -26,7 +25,7 @@ from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 from traceviz_dag.tables.rows import TraceStatusRow
-from traceviz_dag.vocabulary import FIGURES_FOLDER, TraceStatus
+from traceviz_dag.vocabulary import FIGURES_FOLDER, TimeAlignment, TraceStatus
 
 MOST_DRAWN = 16
 """So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that are outliers."""

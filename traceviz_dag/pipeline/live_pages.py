@@ -22,13 +22,13 @@ from traceviz_dag.pipeline.screens import (
     profile_model,
 )
 from traceviz_dag.show.lanes.lane import LaneKind, Window
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.perfetto.clocks import TraceClocks, shifted_past_zero, trace_clocks
 from traceviz_dag.show.screens.model import ScreenModel
 from traceviz_dag.show.screens.side_by_side import SideBySide
 from traceviz_dag.show.web.live.sources import Source, Walked
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.tables.rows import RankClockRow, columns_of
+from traceviz_dag.vocabulary import TimeAlignment
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.report import StoredReportSource

@@ -31,6 +31,7 @@ from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
 from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.derived import derive
+from traceviz_dag.pipeline.engines import Engine, default_workers
 from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.home_settings import home_peaks
@@ -59,7 +60,7 @@ from traceviz_dag.pipeline.staleness import (
 )
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.pipeline.stored_topology import stored_topology
-from traceviz_dag.pipeline.workers import Engine, IterationTask, RankOutcome, analyse_ranks, default_workers
+from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import (
     ACROSS_RANKS_TABLES,

@@ -14,8 +14,8 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.lake.read_ahead import ReadAhead
 from traceviz_dag.pipeline.causes import ranked_steps
+from traceviz_dag.pipeline.certainty import stored_verdict
 from traceviz_dag.pipeline.completeness import stored_completeness
-from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.read.events import MISSING

@@ -15,14 +15,13 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.printable import without_surrogates
 from traceviz_dag.read.nsys.cache import made_of_kept, open_profile
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.screens.bookmarks import Bookmarks
 from traceviz_dag.show.screens.iteration_model import IterationModel
 from traceviz_dag.show.screens.kept import digest_of, place_of
 from traceviz_dag.show.screens.model import ScreenModel
 from traceviz_dag.show.screens.profile_model import ProfileModel
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.vocabulary import DEFAULT_HOME, SCREENS_FOLDER
+from traceviz_dag.vocabulary import DEFAULT_HOME, SCREENS_FOLDER, TimeAlignment
 
 _OF_A_RANK = ("kernels", "microbatches", "gpu_gaps", "overlap", "nvtx_ranges", "memory_events")
 _OF_THE_ITERATION = ("collectives", "path_segments")

@@ -36,7 +36,7 @@ from traceviz_dag.analyze.waits.shards import (
 from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, answer, ask, charge, charge_waits
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
-from traceviz_dag.pipeline.workers import Engine, default_workers
+from traceviz_dag.pipeline.engines import Engine, default_workers
 from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE
 from traceviz_dag.system.arrow_files import Range, read_arrow, write_arrow
 from traceviz_dag.system.processes import WorkerDiedError, spread

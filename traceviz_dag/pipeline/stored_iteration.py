@@ -5,7 +5,7 @@ Commands start with it, so it imports what computes only where something is comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,10 +38,7 @@ if TYPE_CHECKING:
 _ON_PATH = (
     *("rank", "kernel_id", "kind", "name", "collective", "launch_start_ns", "operator", "launch_name", "module"),
 )
-_GAPS_SQL = """
-SELECT rank, kernel_id, caller, doing, doing_ns, host_work FROM gpu_gaps
-WHERE run = $run AND iteration = $iteration
-"""
+_GAPS = ("rank", "kernel_id", "caller", "doing", "doing_ns", "host_work")
 
 _STEP_COLUMNS = (
     *("rank", "step", "chunk", "microbatch", "phase", "dimension", "order_in_rank", "host_start_ns"),
@@ -222,12 +219,10 @@ class StoredIteration:
     def _unmarked(self) -> tuple[frozenset[int], int]:
         """Ranks whose files have no ProfilerStep mark, and the one step that the others' have: it is theirs, too. None
         where the others have several."""
-        from traceviz_dag.read.events import MISSING
-
         files = self.files.rows
         numbers = {number for row in files for number in row["taken_steps"] or ()}
         unmarked = frozenset(row["rank"] for row in files if not row["steps"]) if len(numbers) == 1 else frozenset()
-        return unmarked, next(iter(numbers), MISSING)
+        return unmarked, next(iter(numbers), 0)
 
     @property
     def step_ns(self) -> int | None:
@@ -242,22 +237,30 @@ class StoredIteration:
         """What ``rows_of_query`` gives of tables of this iteration."""
         return rows_of_query(sql, self.run, self.iteration, **tables)
 
-    def of_path(self, segments: pa.Table) -> dict[str, pa.Table]:
+    def of_path(self, segments: pa.Table, ranks: Collection[int] | None = None) -> dict[str, pa.Table]:
         """The tables that a query about kernels and hosts of a critical path names, of its ranks.
 
         Args:
-            segments: rows of table ``path_segments``.
+            segments: rows of table ``path_segments``. ranks: those that are asked for; by default all of the path.
         """
-        ranks = segments["rank"].unique().to_pylist()
-        kernels = pa.concat_tables([self.kernels(rank, _ON_PATH) for rank in ranks], promote_options="permissive")
-        gaps = self.lake.query_iteration(_GAPS_SQL, run=self.run, iteration=self.iteration)
-        return {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
+        ranks = set(segments["rank"].to_pylist()) if ranks is None else ranks
+        kernels = [self.kernels(rank, _ON_PATH) for rank in sorted(ranks)]
+        parts = [part for part in self.lake.partitions("gpu_gaps", self.run, self.iteration) if part.rank in ranks]
+        return {
+            "path_segments": segments,
+            "kernels": pa.concat_tables(kernels, promote_options="permissive"),
+            "gpu_gaps": self.lake.rows_of("gpu_gaps", parts, _GAPS),
+        }
 
-    def table(self, name: str) -> pa.Table:
+    def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake, and
-        utilization without the others."""
+        utilization without the others.
+
+        Args:
+            columns: those that are read; by default all. A computed table has all.
+        """
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
-            return self.lake.table(name, self.run, self.iteration).arrow()
+            return self.lake.table(name, self.run, self.iteration).arrow(columns)
         if name == FINDINGS.name:
             from traceviz_dag.pipeline.findings import iteration_findings
 

@@ -19,7 +19,6 @@ from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.page.activity import read_activity
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.page.members import Group, pipelines, read_members, replicas
 from traceviz_dag.show.page.rendering import encode
 from traceviz_dag.show.source import rows
@@ -35,6 +34,7 @@ from traceviz_dag.show.traceviz_files import (
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables.rows import TraceStatusRow
+from traceviz_dag.vocabulary import TimeAlignment
 
 FOLDER = "traceviz"
 _LEAST_FOR_POOL = 4

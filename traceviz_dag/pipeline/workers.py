@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -21,10 +19,10 @@ from traceviz_dag.errors import BadInputError, StoreError, file_system_line
 from traceviz_dag.lake.digests import stamp_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
+from traceviz_dag.pipeline.engines import IMPORTED_ONCE, Engine, default_workers
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.made import rank_word
 from traceviz_dag.pipeline.ranks import analyse_steps, failed_trace
-from traceviz_dag.system import control_groups
 from traceviz_dag.system.memory_limit import numpys_memory
 from traceviz_dag.system.processes import WorkerDiedError, spread, start_ahead
 from traceviz_dag.system.whole_files import write_atomically
@@ -33,10 +31,6 @@ from traceviz_dag.tables import EXTRA_TABLES, RANK_TABLES
 LOGS = "logs"
 """Folder of a home for what a fault of this program leaves: the traceback, for whoever fixes it."""
 
-IMPORTED_ONCE: Sequence[str] = ("traceviz_dag.system.without_pandas", __name__)
-"""What processes that analyse find imported."""
-_WORKER_BYTES = 600 << 20
-"""What a worker takes for a trace of 200 MB (docs/benchmarks.md), and half as much again."""
 _FEW, _FEW_BYTES = 8, 4 << 20
 """So many ranks, and bytes of all their traces, this process reads before others have imported what they need."""
 _MEMORY = "takes more memory than there is; run with fewer workers or more memory"
@@ -95,37 +89,8 @@ class RankOutcome:
     seconds: float = 0.0
 
 
-def default_workers() -> int:
-    """Processes to use where nobody says: one per core that this process may use, no more than its memory allows."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    memory = control_groups.memory_bytes()
-    room = cores if memory is None else max(memory // _WORKER_BYTES, 1)
-    # Slurm's share of a task shows neither as affinity nor as a quota where it confines nothing.
-    share = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    return min(cores, control_groups.processors() or cores, room, max(int(share), 1) if share.isdecimal() else cores)
-
-
 Beside = Sequence[tuple[IterationTask, Mapping[int, RankTrace]]]
 """Other iterations, and their ranks that lie in the same files as those of one; of the same topology."""
-
-
-class Engine(Protocol):
-    """Where ranks, or shards of all, are analysed side by side, instead of in processes of this machine.
-
-    Attributes:
-        keeps_workers: from one call to the next; else each call waits for its own, as only ranks are worth.
-    """
-
-    keeps_workers: bool
-
-    def spread(
-        self,
-        work: Callable[..., Any],
-        items: Sequence[Any],
-        workers: int | None,
-        arguments: tuple[Any, ...],
-    ) -> Iterator[tuple[int, Any]]:
-        """As ``processes.spread``; ``workers`` bounds how many items are worked on at once."""
 
 
 def analyse_ranks(

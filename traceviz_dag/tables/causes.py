@@ -245,7 +245,10 @@ ADVICE_ITEMS = Table(
     commands=("advise",),
 )
 
-PATH_CATEGORY_SQL = "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') END"
+PATH_OF_KERNELS = ("work", "transfer", "unmatched")
+"""Causes in rows of ``path_segments`` in which a kernel runs."""
+
+PATH_CATEGORY_SQL = f"CASE WHEN cause IN {PATH_OF_KERNELS} THEN coalesce(category, 'unclassified') END"
 """The category of the kernel that runs in a row of ``path_segments``; NULL where none does."""
 
 PATH_WHAT_SQL = f"coalesce({PATH_CATEGORY_SQL}, cause)"

@@ -25,7 +25,8 @@ from tests.analyze.naive_measures import EPOCH_NS, kernel
 from tests.sets import fast
 from traceviz_dag.analyze.across_invariants import collectives_violations
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
-from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks
+from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
+from traceviz_dag.analyze.waits.blamed import delays_by
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds

@@ -20,7 +20,7 @@ from traceviz_dag.errors import ClusterError
 from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.cluster.opening import open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.workers import Engine
+from traceviz_dag.pipeline.engines import Engine
 from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE, ROWS
 from traceviz_dag.system.processes import WorkerDiedError
 

@@ -25,8 +25,9 @@ from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.figures.wait_panels import CLASSES, WaitPanel, class_edges, class_names
 from traceviz_dag.show.figures.wait_rows import map_rows
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.alignment import SENTENCE, TimeAlignment
+from traceviz_dag.show.page.alignment import SENTENCE
 from traceviz_dag.show.page.bubbles import MOST_ROWS, PARTS
+from traceviz_dag.vocabulary import TimeAlignment
 
 
 def cells(figure, dimension: str) -> dict[tuple[int, int], int]:

@@ -18,8 +18,8 @@ from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars, phase_bars
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.page.blocks import LEAST_FILL, Resolution, merge_for_page
+from traceviz_dag.vocabulary import TimeAlignment
 
 RANK = 1
 

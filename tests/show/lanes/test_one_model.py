@@ -26,7 +26,6 @@ from traceviz_dag.show.lanes.lane import LaneKind, Window
 from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.nsys.perfetto import write_perfetto
 from traceviz_dag.show.nsys.timeline import profile_timeline
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.perfetto.colours import colour_text
 from traceviz_dag.show.perfetto.iteration import write_iteration_trace
 from traceviz_dag.show.report.timeline import Timeline, read_timeline
@@ -34,6 +33,7 @@ from traceviz_dag.show.screens.model import ALL, ScreenModel, SliceId, Slices
 from traceviz_dag.show.terminal.timeline.picture import Asked, Request
 from traceviz_dag.show.web.live.tiles import tiles
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.vocabulary import TimeAlignment
 
 RANK = 1
 

@@ -17,8 +17,9 @@ from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.figures.stage_shares import BLOCK_STATES, EXPOSED_STATES, STAGE_IDLE, block_states
 from traceviz_dag.show.page.activity import read_activity
-from traceviz_dag.show.page.alignment import SENTENCE, TimeAlignment, align, read_clocks
+from traceviz_dag.show.page.alignment import SENTENCE, align, read_clocks
 from traceviz_dag.show.page.facts import ranks_named
+from traceviz_dag.vocabulary import TimeAlignment
 
 
 def test_the_timeline_states_what_the_table_says():

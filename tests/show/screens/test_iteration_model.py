@@ -27,13 +27,13 @@ from traceviz_dag.show.lanes.bundle import Bundle, Content
 from traceviz_dag.show.lanes.iteration import CATEGORIES
 from traceviz_dag.show.lanes.lane import LaneKind, MarkKind, Window
 from traceviz_dag.show.lanes.rows import LaneRows
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.screens import iteration_model as module
 from traceviz_dag.show.screens.bookmarks import Bookmark
 from traceviz_dag.show.screens.kept import keep_bundle, read_bundle
 from traceviz_dag.show.screens.model import Direction, Filter, ScreenModel, SliceId
 from traceviz_dag.show.screens.tiled import Tiled
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.vocabulary import TimeAlignment
 
 
 @pytest.fixture(scope="module")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.kernel_intervals import codes, integers
-from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import number_groups
-
-_LEG = ("rank", "stage", "chunk", "microbatch")
-_LEG_WORDS = ("phase", "cause", "category", "dimension")
+_LEG = ("step", "rank", "stage", "chunk", "microbatch", "phase", "cause", "category", "dimension")
 
 
 def path_legs(segments: pa.Table) -> list[dict[str, Any]]:
@@ -22,16 +17,6 @@ def path_legs(segments: pa.Table) -> list[dict[str, Any]]:
         Rows in the order of the path: these columns, ``start_ns`` on the rank's clock, ``duration_ns`` and
         ``segments``.
     """
-    if not segments.num_rows:
-        return []
-    keys = [optional_integers(segments, name) for name in ("step", *_LEG)]
-    keys += [codes(segments, name)[0].astype(np.int64) for name in _LEG_WORDS]
-    _, same = number_groups(*keys)
-    first = np.flatnonzero(np.diff(same, prepend=-1))
-    duration = np.add.reduceat(integers(segments, "duration_ns"), first)
-    count = np.diff(first, append=segments.num_rows)
-    rows = segments.select(["step", *_LEG, *_LEG_WORDS, "start_ns"]).take(pa.array(first)).to_pylist()
-    return [
-        {**row, "duration_ns": length, "segments": number}
-        for row, length, number in zip(rows, duration.tolist(), count.tolist(), strict=True)
-    ]
+    rows = segments.select([*_LEG, "start_ns", "duration_ns"]).to_pylist()
+    legs = (list(leg) for _, leg in groupby(rows, key=lambda row: [row[name] for name in _LEG]))
+    return [{**leg[0], "duration_ns": sum(row["duration_ns"] for row in leg), "segments": len(leg)} for leg in legs]

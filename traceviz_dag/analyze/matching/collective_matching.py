@@ -30,6 +30,7 @@ from traceviz_dag.analyze.matching.sequence_trust import groups_to_distrust
 from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Fault
 
 UNMATCHED = -1
 AGREE_BETTER = 8
@@ -68,22 +69,6 @@ class MatchedBy(StrEnum):
     SCHEDULE = "schedule"
     PEERS = "peers"
     ENDS = "ends"
-    NONE = "none"
-
-
-class Fault(StrEnum):
-    """Why a communication is not matched, or not wholly."""
-
-    NO_GROUP = "no_group"
-    GROUPS_CONTRADICTED = "groups_contradicted"
-    ORDER_DIFFERS = "order_differs"
-    OPERATIONS_DIFFER = "operations_differ"
-    MEMBERS_MISSING = "members_missing"
-    MEMBERS_UNKNOWN = "members_unknown"
-    NO_SCHEDULE = "no_schedule"
-    NOT_IN_SCHEDULE = "not_in_schedule"
-    PEER_MISSING = "peer_missing"
-    PEER_DIFFERS = "peer_differs"
     NONE = "none"
 
 

@@ -13,7 +13,6 @@ from traceviz_dag.analyze.matching.collective_matching import (
     FAULTS,
     MATCHED_BY,
     UNMATCHED,
-    Fault,
     MatchedBy,
     SequenceTrust,
     match_collectives,
@@ -24,7 +23,7 @@ from traceviz_dag.analyze.matching.message_matching import MessageMatches, is_me
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import Dimension
+from traceviz_dag.vocabulary import Dimension, Fault
 
 _VAGUE = (Dimension.WORLD, Dimension.UNKNOWN, None)
 """Dimensions that show no more than that nothing more is known of a communication."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy
+from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.communication_groups import GroupedRows
 from traceviz_dag.analyze.matching.communications import Communications, labels, optional_integers
 from traceviz_dag.analyze.matching.message_schedule import (
@@ -30,7 +30,7 @@ from traceviz_dag.analyze.matching.ring_messages import ring_messages
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE, Dimension, Phase
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE, Dimension, Fault, Phase
 
 Rows = npt.NDArray[np.intp]
 _SEND, _RECEIVE, _BOTH = (

@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy
+from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.communication_groups import CommunicationGroup, GroupedRows
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import Dimension
+from traceviz_dag.vocabulary import Dimension, Fault
 
 Rows = npt.NDArray[np.intp]
 _SEND = OPERATIONS.index(Operation.SEND)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,7 @@ from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
 from traceviz_dag.analyze.waits.buffered_sends import buffered_sends, waits_for_other
 from traceviz_dag.arrays import Bool, Int64, number_groups
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import CPU_DEVICE
+from traceviz_dag.vocabulary import CPU_DEVICE, Refusal
 
 CONFIRMING_NS = 20_000
 """What is matched by order alone is believed where its members' ends lie no further apart on solved clocks: those of
@@ -36,16 +35,6 @@ ranks that do not meet drift apart."""
 _RING_SHARE, WIDEST_RING_NS = 10, 100_000
 """Members leave a ring one after the other: 8 A100 within 49 us of all-reduces that take 590 us. So ends may also lie a
 tenth of the shortest kernel apart, but no further than residuals that refuse a clock."""
-
-
-class Refusal(StrEnum):
-    """Why a matched communication has no wait on some clocks."""
-
-    CLOCK_REFUSED = "clock_refused"
-    COMPONENTS_DIFFER = "components_differ"
-    ORDER_ALONE = "order_alone"
-    ARRIVES_AFTER_END = "arrives_after_end"
-    NONE = "none"
 
 
 REFUSALS = tuple(Refusal)

@@ -20,13 +20,14 @@ import pyarrow as pa
 from traceviz_dag.analyze.clocks.clock_evidence import MatchedEnds, clock_evidence, matched_ends
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
 from traceviz_dag.analyze.clocks.robust import grouped_quantile
-from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy, signatures
+from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, MatchedBy, signatures
 from traceviz_dag.analyze.matching.communications import labels
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import WIDEST_RING_NS, ends_limit
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Fault
 
 CLEARER = 4
 """Last members of groups came apart where their starts lie so many times as far apart as ends within a group."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault
+from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY
 from traceviz_dag.analyze.matching.communications import (
     communication_bytes,
     labels,
@@ -17,11 +17,12 @@ from traceviz_dag.analyze.matching.communications import (
 )
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import OPERATIONS, bandwidth, bus_factor
-from traceviz_dag.analyze.waits.arrivals import REFUSALS, Refusal, judge_arrivals
+from traceviz_dag.analyze.waits.arrivals import REFUSALS, judge_arrivals
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices
 from traceviz_dag.arrays import number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
+from traceviz_dag.vocabulary import Fault, Refusal
 
 SOLVED, DURATIONS = "solved", "durations"
 """What a measure across ranks rests on: solved clocks, or durations alone, which need no clock."""

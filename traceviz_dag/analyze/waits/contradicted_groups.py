@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.analyze.clocks.robust import theil_sen
-from traceviz_dag.analyze.matching.collective_matching import FAULTS, FEWEST_ENDS, MATCHED_BY, Fault, MatchedBy
+from traceviz_dag.analyze.matching.collective_matching import FAULTS, FEWEST_ENDS, MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import ends_together
 from traceviz_dag.arrays import Float64, Int64, number_groups, places_of_each
 from traceviz_dag.classify.topology.types import Topology
-from traceviz_dag.vocabulary import TopologySource
+from traceviz_dag.vocabulary import Fault, TopologySource
 
 MOST_APART = 0.25
 """Share of collectives that cannot have been one from which two ranks are no members of one group. Lost rows shift a

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.matching.collective_matching import Fault
-from traceviz_dag.analyze.waits.arrivals import Refusal
-from traceviz_dag.analyze.waits.blame import uncertain_waits
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.spans import spanned
+from traceviz_dag.vocabulary import Fault, Refusal
 
 UNKNOWN_COLUMNS = (
     *("rank", "dimension", "group_name", "members", "members_found", "matched_by", "fault", "aligned_refusal"),
@@ -51,6 +50,12 @@ class UnknownWaits:
     unread: bool
 
 
+def uncertain_waits(collectives: pa.Table) -> int:
+    """How many communication kernels are not matched, or not wholly, or have no wait by any measure to go by."""
+    untold = pc.is_null(pc.coalesce(collectives["wait_aligned_ns"], collectives["wait_by_duration_ns"]))
+    return pc.sum(pc.or_(untold, pc.is_valid(collectives["fault"]))).as_py() or 0
+
+
 def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
     """Why no wait of several ranks is certain, or whose communications contradict the others'; None where neither is.
 
@@ -79,19 +84,20 @@ def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
     return UnknownWaits(f"{about}: {_WHY.get(cause, 'neither solved clocks nor durations show it')}", unread=False)
 
 
-def lost_kernels(collectives: pa.Table, *, all_read: bool) -> UnknownWaits | None:
+def lost_kernels(collectives: pa.Table, all_read: Callable[[], bool]) -> UnknownWaits | None:
     """Of what share of communication kernels the traces lost those of other members; None where it is no doubt.
 
     A group of which no communication is whole tells nothing where ranks of it may not have been read.
 
     Args:
-        collectives: that table, or its ``UNKNOWN_COLUMNS``. all_read: whether all ranks of the job were read.
+        collectives: that table, or its ``UNKNOWN_COLUMNS``. all_read: says whether all ranks of the job were read.
     """
     if Fault.MEMBERS_MISSING not in pc.unique(collectives["fault"]).to_pylist():
         return None
     rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
     whole = {_group(row) for row in rows if row["members"] is not None and row["members_found"] == row["members"]}
-    lost = sum(row["fault"] == Fault.MEMBERS_MISSING and (all_read or _group(row) in whole) for row in rows)
+    every = all_read()
+    lost = sum(row["fault"] == Fault.MEMBERS_MISSING and (every or _group(row) in whole) for row in rows)
     if not lost or lost < NOTABLE_LOSS * len(rows):
         return None
     reason = (

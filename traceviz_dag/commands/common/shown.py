@@ -14,7 +14,7 @@ from traceviz_dag.commands.common.across import refuse_run
 from traceviz_dag.commands.common.failures import changed_lines, end_failed, end_gone, end_half_renewed, tell_failures
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.show.page.alignment import TimeAlignment
+from traceviz_dag.vocabulary import TimeAlignment
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.analysis import IterationResult
@@ -57,7 +57,7 @@ def iterations_of(
         refuse_run(path, home)
     results = _analysed(home, paths) if paths else []
     keys = {(result.run, result.iteration) for result in results}
-    lake = Lake(home) if not (home / "lake").is_dir() else open_lake(home)
+    lake = Lake(home) if not (home / "lake").is_dir() else open_lake(home, refresh=False)
     found = [
         LakeSource(lake, partition.run, partition.iteration)
         for partition in lake.partitions("topology", run, iteration)

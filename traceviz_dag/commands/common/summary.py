@@ -14,6 +14,7 @@ from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
+from traceviz_dag.lake.queries import trace_files
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
 from traceviz_dag.pipeline.answers.iterations import blame_statements, cut_statements, slow_statements
 from traceviz_dag.tables import TABLES
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from traceviz_dag.analyze.slow_ranks import SlowRank
-    from traceviz_dag.analyze.waits.blame import LateRank
+    from traceviz_dag.analyze.slow_words import SlowRank
+    from traceviz_dag.analyze.waits.blamed import LateRank
     from traceviz_dag.pipeline.analysis import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
 
@@ -99,7 +100,7 @@ def _measured(lake: Lake, run: str, iteration: int, lacking: str) -> dict[str, A
         lacking: what of it was not read; empty where all was.
     """
     from traceviz_dag.analyze.stage_times import slowest_statement
-    from traceviz_dag.pipeline.findings import stored_unknown_waits, stored_verdict
+    from traceviz_dag.pipeline.certainty import stored_unknown_waits, stored_verdict
     from traceviz_dag.pipeline.stored_iteration import stored_stage_times
 
     (in_windows,) = rows_of(windows(lake, run, iteration), Windows)
@@ -117,7 +118,7 @@ def _measured(lake: Lake, run: str, iteration: int, lacking: str) -> dict[str, A
         first_findings(lake, run, iteration),
         _blamed(lake, run, iteration),
         None if unknown is None else asdict(unknown),
-        cut_steps(lake, run, iteration),
+        cut_steps(trace_files(lake, run, iteration)),
         stored_verdict(lake, run, iteration, lacking),
     )
     return dict(zip(_MEASURED, values, strict=True))
@@ -290,7 +291,7 @@ def _why_not_aggregated(summary: dict[str, Any]) -> str:
 
 def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[SlowRank]:
     """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
-    from traceviz_dag.analyze.slow_ranks import SlowRank
+    from traceviz_dag.analyze.slow_words import SlowRank
 
     return rows_of(_stored(lake, "rank_speeds", run, iteration), SlowRank)
 
@@ -342,7 +343,7 @@ def _utilization(measures: IterationRow) -> list[str]:
 
 def _blamed(lake: Lake, run: str, iteration: int) -> list[LateRank]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
-    from traceviz_dag.analyze.waits.blame import blamed_ranks
+    from traceviz_dag.analyze.waits.blamed import blamed_ranks
 
     return blamed_ranks(_stored(lake, "late_ranks", run, iteration))
 

@@ -64,7 +64,7 @@ def doctor(
     }
     if json:
         print_json(state)
-        _end_stale(open_lake(home))
+        _end_stale(open_lake(home, refresh=False))
         return
     print_table(
         "Installed", ["package", "version"], [["python", platform.python_version()], *map(list, _packages().items())]
@@ -82,7 +82,7 @@ def doctor(
     print_table(
         f"Home {real_path(home)}", ["table", "partitions"], [[name, count] for name, count in _home(home).items()]
     )
-    _end_stale(open_lake(home))
+    _end_stale(open_lake(home, refresh=False))
 
 
 def _end_stale(lake: Lake) -> None:
@@ -201,5 +201,5 @@ def _trace_processors() -> list[dict[str, str | None]]:
 
 
 def _home(home: Path) -> dict[str, int]:
-    lake = open_lake(home)
+    lake = open_lake(home, refresh=False)
     return {name: len(lake.partitions(name)) for name in all_tables()}

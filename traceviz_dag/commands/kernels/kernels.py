@@ -111,21 +111,15 @@ def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
 
 def _print(iteration: StoredIteration, rank: int | None) -> bool:
     """Print an iteration's operations; returns whether it has any."""
-    from traceviz_dag.lake.operation_summaries import (
-        contention,
-        innermost_modules,
-        operation_classes,
-        operations,
-        overlap_savings,
-        same_work,
-        unknown_operations,
-        used_peaks,
-    )
+    from traceviz_dag.lake import operation_summaries as summaries
 
-    tables = (operation_classes, used_peaks, operations, innermost_modules, contention, overlap_savings, same_work)
+    queries = (
+        *(summaries.CLASSES_SQL, summaries.PEAKS_SQL, summaries.OPERATIONS_SQL, summaries.MODULES_SQL),
+        *(summaries.CONTENTION_SQL, summaries.SAVINGS_SQL, summaries.SAME_WORK_SQL, summaries.REASONS_SQL),
+    )
+    # Together: a table that several of them name is read once.
     with iteration.lake.session(run=iteration.run, iteration=iteration.iteration) as session:
-        where = (session.within(), iteration.run, iteration.iteration, rank)
-        found = [asked(*where).to_pylist() for asked in (*tables, unknown_operations)]
+        found = [rows.to_pylist() for rows in session.ask_each([summaries.of_rank(sql, rank) for sql in queries])]
     classes, peaks, rows, modules, slowed, saved, same, unknowns = found
     ranks = of_ranks(rank)
     own = [row for row in classes if row["name"] != "communication"]

@@ -22,7 +22,7 @@ def lake_at(home: Path) -> Lake:
     Raises:
         BadInputError: it holds none.
     """
-    lake = open_lake(home)
+    lake = open_lake(home, refresh=False)
     if not lake.tables_folder.is_dir():
         raise lake.is_empty()
     return lake

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.iterations import place, place_of_all
+from traceviz_dag.tables.causes import PATH_OF_KERNELS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,8 +18,10 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 
-NUMBERED_PROFILES = ("rank", "stage")
-"""Profiles whose parts are numbers; in the view all are texts."""
+_EDGES_SQL = """
+SELECT kind, edge_evidence, count(*) AS edges, count(*) - count(waited_for_kernel_id) AS waited_for_unknown
+FROM (SELECT *, row_number() OVER () AS place FROM path_edges) GROUP BY ALL ORDER BY edges DESC, min(place)
+"""
 
 
 def path_answer(iteration: StoredIteration) -> dict[str, Any]:
@@ -29,19 +33,19 @@ def path_answer(iteration: StoredIteration) -> dict[str, Any]:
     steps = iteration.table("what_if").to_pylist()
     refusals = sorted({row["refusal"] for row in steps if row["refusal"] is not None and row["edit"] is None})
     known = segments.num_rows > 0
-    items, matched = iteration.table("path_items"), _matched(iteration)
+    items, matched = iteration.table("path_items", ["critical"]), _matched(iteration)
     reasons = [*refusals, *([] if known else ["no training step is known"]), *_open(iteration, matched)]
     return {
         **place(iteration),
         "certain": not reasons,
         "reason": next(iter(reasons), None),
-        "steps": len(segments["step"].unique()),
+        "steps": len(set(segments["step"].to_pylist())),
         "step_ns": sum(segments["duration_ns"].to_pylist()) if known else None,
         "items": items.num_rows,
         "critical_items": sum(items["critical"].to_pylist()),
         "edges": _edges(iteration),
         **matched,
-        **_profiles(iteration, segments, PROFILED_BY),
+        **_profiles(segments, PROFILED_BY),
         "hosts": _hosts(iteration, segments),
         "critical_imbalance": _imbalance(iteration),
         "legs": path_legs(segments),
@@ -76,7 +80,7 @@ def steady_path_answer(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
         "reason": reason,
         "steps": len(steps.ranked),
         "period_ns": steps.steady.period_ns,
-        **_profiles(iterations[-1], segments, PROFILED_BY),
+        **_profiles(segments, PROFILED_BY),
         "legs": path_legs(segments),
     }
 
@@ -116,40 +120,30 @@ def _open(iteration: StoredIteration, matched: dict[str, Any]) -> list[str]:
     return [f"{of} are not matched with all their members, so the path may run on other ranks"]
 
 
-def _profiles(
-    iteration: StoredIteration, segments: pa.Table, profiled_by: Sequence[str]
-) -> dict[str, list[dict[str, Any]]]:
+def _profiles(segments: pa.Table, profiled_by: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
     """The rows of the view ``path_profiles``, summed over the steps; of each profile the longest first."""
-    from traceviz_dag.lake.across_ranks_views import PATH_PROFILES
-
-    rows = iteration.ask(PATH_PROFILES.sql, path_segments=segments)
-    summed = rows.group_by(["profile", "name"]).aggregate([("path_ns", "sum")]).to_pylist()
+    rows = segments.select([*profiled_by, "duration_ns"]).to_pylist()
+    for row in rows:
+        row["category"] = row["category"] or "unclassified" if row["cause"] in PATH_OF_KERNELS else row["cause"]
     profiles: dict[str, list[dict[str, Any]]] = {}
     for by in profiled_by:
-        mine = [(row["name"], row["path_ns_sum"]) for row in summed if row["profile"] == by]
-        total = sum(length for _, length in mine)
-        profiles[by] = [
-            {
-                by: int(name) if by in NUMBERED_PROFILES and name is not None else name,
-                "path_ns": length,
-                "share": length / total,
-            }
-            for name, length in sorted(mine, key=lambda part: (-part[1], str(part[0])))
-        ]
+        lengths: Counter[Any] = Counter()
+        for row in rows:
+            lengths[row[by]] += row["duration_ns"]
+        mine = sorted(lengths.items(), key=lambda part: (-part[1], str(part[0])))
+        profiles[by] = [{by: name, "path_ns": length, "share": length / lengths.total()} for name, length in mine]
     return profiles
 
 
 def _hosts(iteration: StoredIteration, segments: pa.Table) -> list[dict[str, Any]]:
     """What hosts do where the path runs on them, over steps and ranks; the longest first."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     from traceviz_dag.tables.questions import HOSTS_OF_PATH_SQL
 
-    segments = segments.filter(pc.equal(segments["cause"].cast(pa.string()), "host"))
-    if not segments.num_rows:
+    causes = zip(segments["rank"].to_pylist(), segments["cause"].to_pylist(), strict=True)
+    ranks = {rank for rank, cause in causes if cause == "host"}
+    if not ranks:
         return []
-    rows = iteration.ask(HOSTS_OF_PATH_SQL, **iteration.of_path(segments))
+    rows = iteration.ask(HOSTS_OF_PATH_SQL, **iteration.of_path(segments, ranks))
     return rows.select(["operation", "place", "path_ns", "launches"]).to_pylist()
 
 
@@ -167,26 +161,15 @@ def _edges(iteration: StoredIteration) -> list[dict[str, Any]]:
     ``waited_for_unknown`` counts the waits of kernels of which nothing shows what they are for; the other unknown rows
     are communications of which nothing shows what waited for them.
     """
-    columns = ["kind", "edge_evidence", "waited_for_kernel_id"]
-    counted = iteration.table("path_edges").select(columns).group_by(columns[:2])
-    rows = counted.aggregate([([], "count_all"), ("waited_for_kernel_id", "count")]).to_pylist()
-    found = [
-        {
-            "kind": row["kind"],
-            "edge_evidence": row["edge_evidence"],
-            "edges": row["count_all"],
-            "waited_for_unknown": row["count_all"] - row["waited_for_kernel_id_count"],
-        }
-        for row in rows
-    ]
-    return sorted(found, key=lambda row: -row["edges"])
+    edges = iteration.table("path_edges", ["kind", "edge_evidence", "waited_for_kernel_id"])
+    return iteration.ask(_EDGES_SQL, path_edges=edges).to_pylist()
 
 
 def _matched(iteration: StoredIteration) -> dict[str, Any]:
     """How many kernels communicate, and which of them are not matched with all their members, by fault."""
     from traceviz_dag.tables.questions import UNMATCHED_SQL
 
-    collectives = iteration.table("collectives")
+    collectives = iteration.table("collectives", ["fault"])
     rows = iteration.ask(UNMATCHED_SQL, collectives=collectives).select(["fault", "kernels"]).to_pylist()
     return {
         "communication_kernels": collectives.num_rows,

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 def findings_answer(iteration: StoredIteration) -> dict[str, Any]:
     """The rows of table ``findings``, and what holds for all of them: environment, kind of step, cut steps."""
     from traceviz_dag.lake.summaries import cut_steps
-    from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
+    from traceviz_dag.pipeline.certainty import compared_environment, kind_of_steps
 
-    rows = iteration.findings()
-    with iteration.lake.session(run=iteration.run, iteration=iteration.iteration) as session:
-        where = (session.within(), iteration.run, iteration.iteration)
-        environment, kind, cut = compared_environment(*where), kind_of_steps(*where), cut_steps(*where)
-    what = {"environment": environment, "step_kind": kind, "cut_steps": cut}
+    rows, files = iteration.findings(), iteration.files
+    what = {
+        "environment": compared_environment(files),
+        "step_kind": kind_of_steps(files),
+        "cut_steps": cut_steps(files),
+    }
     return {**place(iteration), **what, "iteration_findings": rows}
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from traceviz_dag.analyze.wording import milliseconds, numbered, own_delay
 
 if TYPE_CHECKING:
-    from traceviz_dag.analyze.slow_ranks import SlowRank
-    from traceviz_dag.analyze.waits.blame import LateRank
+    from traceviz_dag.analyze.slow_words import SlowRank
+    from traceviz_dag.analyze.waits.blamed import LateRank
     from traceviz_dag.lake.summaries import CutStep
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
@@ -62,7 +62,7 @@ def untold_waits(run: str, iteration: int, unknown: Mapping[str, Any] | None) ->
 
 def blame_statement(row: LateRank) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
-    from traceviz_dag.analyze.waits.blame import share_of_step
+    from traceviz_dag.analyze.waits.blamed import share_of_step
 
     own = own_delay(f"{milliseconds(row['own_ns'])} ms", row["late_category"])
     return (
@@ -73,7 +73,7 @@ def blame_statement(row: LateRank) -> str:
 
 def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
     """What the rows of ``slow_ranks`` say: who computes slowly, or that nobody has a peer to be compared with."""
-    from traceviz_dag.analyze.slow_ranks import slow_statement
+    from traceviz_dag.analyze.slow_words import slow_statement
 
     if len(rows) > 1 and not any(row["items"] for row in rows):
         return [

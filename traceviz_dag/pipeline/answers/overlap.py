@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from traceviz_dag.analyze.wording import capitals, duration, percent
 from traceviz_dag.errors import NoEvidenceError, UsageError
-from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.read.limits import LAST_INSTANT_NS
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, TraceStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.completeness import Completeness
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 
 WINDOWS = ("file", "step", "kernels")
@@ -82,18 +82,30 @@ def _stored_overlap(
     lake = open_lake(home, refresh=False)
     if not lake.tables_folder.is_dir():
         raise lake.is_empty()
-    sql = with_values(OVERLAP_SQL, {"window": quoted_text(window), "rank": "NULL" if rank is None else str(rank)})
     # Of an iteration whose ranks all failed, or lost their tables, there is no row to show, but that to say.
     parts = chain(*(lake.partitions(name, chosen.run, chosen.iteration) for name in ("overlap", "traces")))
     places = sorted({(part.run, part.iteration) for part in parts})
-    answers = [lake.query_iteration(sql, run=each, iteration=number) for each, number in places]
-    rows = [row for answer in answers for row in answer.to_pylist()]
-    found = [StoredIteration(lake, *place).completeness for place in places]
+    iterations = [StoredIteration(lake, *place) for place in places]
+    rows = [row for each in iterations for row in _windows(each, window, rank)]
+    found = [each.completeness for each in iterations]
     if not rows:
         _refuse_rank(lake, rank, chosen)
         if not any(one.faults for one in found):
             refuse_none(sorted({(part.run, part.iteration) for part in lake.partitions("traces")}), chosen, window)
     return rows, found
+
+
+def _windows(iteration: StoredIteration, window: str, rank: int | None) -> list[dict[str, Any]]:
+    """What ``OVERLAP_SQL`` gives of an iteration; so few rows are chosen and sorted before DuckDB has started."""
+    unread = {row["rank"] for row in iteration.files.rows if row["status"] != TraceStatus.READ.value}
+    rows = [
+        {**row, "partial": row["rank"] in unread}
+        for row in iteration.lake.rows("overlap", iteration.run, iteration.iteration).to_pylist()
+        if row["window_name"] == window and rank in (None, row["rank"])
+    ]
+    # Unknown ones come last.
+    order = ("rank", "device", "step", "dimension")
+    return sorted(rows, key=lambda row: [(row[name] is None, row[name]) for name in order])
 
 
 def _overlap_in_window(
@@ -238,4 +250,4 @@ WHERE (run, iteration, rank) NOT IN (
     AND ($run IS NULL OR run = $run) AND ($iteration IS NULL OR iteration = $iteration)
 ORDER BY run, iteration, rank, device, step, dimension
 """
-"""The stored rows of a window; NULL takes all runs, iterations and ranks."""
+"""The stored rows of a window, as anybody can ask for them; NULL takes all runs, iterations and ranks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 
 def waits_answer(iteration: StoredIteration) -> dict[str, Any]:
     """Late ranks, slow links, uneven experts and first causes of an iteration's waits, and how certain they are."""
-    from traceviz_dag.analyze.waits.blame import delays_by, wait_basis
+    from traceviz_dag.analyze.waits.blamed import delays_by, wait_basis
     from traceviz_dag.lake.summaries import cut_steps
-    from traceviz_dag.tables.questions import DELAY_COSTS_SQL, WAIT_PARTS_SQL
 
     collectives = iteration.table("collectives")
     step_ns = iteration.step_ns
@@ -39,17 +39,15 @@ def waits_answer(iteration: StoredIteration) -> dict[str, Any]:
         "waits": wait_basis(collectives),
         **_certainty(iteration, collectives),
         "step_ns": step_ns,
-        "cut_steps": cut_steps(iteration.lake, iteration.run, iteration.iteration),
+        "cut_steps": cut_steps(iteration.files),
         "slow_ranks": table_rows(iteration, "rank_speeds"),
         "ranks": table_rows(iteration, "late_ranks"),
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
         "links": table_rows(iteration, "links"),
         "experts": table_rows(iteration, "expert_loads"),
-        "communication": iteration.ask(WAIT_PARTS_SQL, collectives=collectives).to_pylist(),
+        "communication": _wait_parts(collectives),
         "matrix": table_rows(iteration, "blame"),
-        "costs": iteration.ask(
-            DELAY_COSTS_SQL, delay_costs=iteration.table("delay_costs"), what_if=iteration.table("what_if")
-        ).to_pylist(),
+        "costs": _first_causes(iteration.table("delay_costs"), iteration.table("what_if")),
     }
     nodes = iteration.nodes()
     return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}
@@ -57,7 +55,7 @@ def waits_answer(iteration: StoredIteration) -> dict[str, Any]:
 
 def waits_statements(answer: dict[str, Any], first: int | None) -> list[str]:
     """What the tables show, a line each; what speaks of the rank that leads the findings comes first."""
-    from traceviz_dag.analyze.waits.blame import nobody_blamed
+    from traceviz_dag.analyze.waits.blamed import nobody_blamed
 
     nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
     lines = [*cut_statements(answer["cut_steps"]), *_basis(answer["waits"])]
@@ -84,9 +82,8 @@ def _certainty(iteration: StoredIteration, collectives: pa.Table) -> dict[str, A
 
     Ranks that the capture was not to record leave an answer certain: it is of those that were.
     """
-    from traceviz_dag.analyze.matching.collective_matching import Fault
-    from traceviz_dag.analyze.waits.blame import uncertain_waits
-    from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
+    from traceviz_dag.analyze.waits.unknown_waits import uncertain_waits, unknown_waits
+    from traceviz_dag.vocabulary import Fault
 
     uncertain, kernels = uncertain_waits(collectives), collectives.num_rows
     reason = (
@@ -116,6 +113,44 @@ def _matching(collectives: pa.Table) -> list[dict[str, Any]]:
     counted = plain.group_by(["dimension", "matched_by", "fault"]).aggregate([([], "count_all")])
     rows = counted.rename_columns(["dimension", "matched_by", "fault", "kernels"]).to_pylist()
     return sorted(rows, key=lambda row: -row["kernels"])
+
+
+def _wait_parts(collectives: pa.Table) -> list[dict[str, Any]]:
+    """What ``WAIT_PARTS_SQL`` gives, without starting DuckDB for it."""
+    from traceviz_dag.analyze.waits.blamed import judged_waits
+
+    parts = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
+    rows = judged_waits(collectives).select(["dimension", *parts])
+    sums = rows.group_by("dimension").aggregate([([], "count_all"), *((name, "sum") for name in parts)]).to_pylist()
+    found = [
+        {"dimension": row["dimension"], "kernels": row["count_all"], **{name: row[f"{name}_sum"] for name in parts}}
+        for row in sums
+    ]
+    return sorted(found, key=lambda row: (-row["exposed_wait_ns"], row["dimension"]))
+
+
+def _first_causes(delay_costs: pa.Table, what_if: pa.Table) -> list[dict[str, Any]]:
+    """What ``DELAY_COSTS_SQL`` gives, without starting DuckDB for it."""
+    saved: Counter[tuple[int, str]] = Counter()
+    for row in what_if.select(["rank", "edit", "refusal", "gain_ns"]).to_pylist():
+        if row["edit"] in ("fix_rank", "fix_link") and row["refusal"] is None:
+            saved[row["rank"], row["edit"]] += row["gain_ns"]
+    gains: dict[int, int] = {}
+    for (rank, _), gain_ns in saved.items():
+        gains[rank] = max(gain_ns, gains.get(rank, gain_ns))
+    costs: dict[tuple[int | None, int | None, str], Counter[str]] = defaultdict(Counter)
+    measures = ("cost_ns", "direct_ns", "passed_on_ns")
+    for row in delay_costs.to_pylist():
+        costs[row["rank"], row["stage"], row["cause"]].update({name: row[name] for name in measures})
+    every = sum(cost["cost_ns"] for cost in costs.values())
+    found = [
+        {
+            **{"rank": rank, "stage": stage, "cause": cause, **cost},
+            **{"cost_share": cost["cost_ns"] / every, "gain_ns": None if rank is None else gains.get(rank)},
+        }
+        for (rank, stage, cause), cost in costs.items()
+    ]
+    return sorted(found, key=lambda row: (-row["cost_ns"], row["rank"] is None, row["rank"], row["cause"]))
 
 
 def _stages(iteration: StoredIteration) -> Mapping[int, int | None]:

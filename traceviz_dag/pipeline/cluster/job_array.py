@@ -21,8 +21,9 @@ from traceviz_dag.errors import ClusterError
 from traceviz_dag.pipeline.cluster.fitness import requirements
 from traceviz_dag.pipeline.cluster.settings import SlurmSettings
 from traceviz_dag.pipeline.cluster.slurm import SlurmJob, private_folder, submitted
+from traceviz_dag.pipeline.engines import IMPORTED_ONCE
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.pipeline.workers import IMPORTED_ONCE, LOGS
+from traceviz_dag.pipeline.workers import LOGS
 from traceviz_dag.system.processes import WorkerDiedError, spread
 
 _WORK, _FAULT, _OUTCOME = "work", "fault", ".outcome"

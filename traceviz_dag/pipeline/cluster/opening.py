@@ -10,7 +10,7 @@ from pathlib import Path
 from traceviz_dag.errors import ClusterError
 from traceviz_dag.pipeline.cluster.job_array import ArrayEngine
 from traceviz_dag.pipeline.cluster.settings import ClusterSettings, load_cluster
-from traceviz_dag.pipeline.workers import Engine, default_workers
+from traceviz_dag.pipeline.engines import Engine, default_workers
 
 CLUSTER_VARIABLE = "TRACEVIZ_CLUSTER"
 """Names the cluster where nothing else does, for the command line and Dagster."""

@@ -18,7 +18,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.queries import RankMeasures, step_measures, trace_files
-from traceviz_dag.pipeline.findings import capture_mode
+from traceviz_dag.pipeline.certainty import capture_mode
 from traceviz_dag.spans import spanned
 from traceviz_dag.tables import NIGHT_COORDINATES, NIGHT_STEPS
 
@@ -176,7 +176,8 @@ def _measured(lake: Lake, partition: Partition) -> Iteration | None:
         return None
     topology = lake.rows("topology", run, iteration, ["rank", *NIGHT_COORDINATES]).to_pylist()
     places = {row["rank"]: {name: row[name] for name in NIGHT_COORDINATES if row[name] is not None} for row in topology}
-    return Iteration(steps, places, trace_files(lake, run, iteration).expected, capture_mode(lake, run, iteration))
+    files = trace_files(lake, run, iteration)
+    return Iteration(steps, places, files.expected, capture_mode(files))
 
 
 def _compared(one: RankMeasures) -> StepMeasures:

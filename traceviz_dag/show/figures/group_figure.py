@@ -13,13 +13,13 @@ from traceviz_dag.show.figures.rank_rows import Row, RowGroup, draw_rows, rows_h
 from traceviz_dag.show.figures.rank_summary import RankSummary, partial_mark, warnings
 from traceviz_dag.show.figures.step_blocks import PALE_NOTE
 from traceviz_dag.show.page.activity import Activity, read_activity, trace_status
-from traceviz_dag.show.page.alignment import Clocks, Spans, TimeAlignment, align, read_clocks
+from traceviz_dag.show.page.alignment import Clocks, Spans, align, read_clocks
 from traceviz_dag.show.page.facts import lead_in, place
 from traceviz_dag.show.page.members import Group, Member
 from traceviz_dag.show.page.page import Caption, LegendGroup, TimeScale, open_page
 from traceviz_dag.show.page.typography import typography
 from traceviz_dag.show.source import TableSource
-from traceviz_dag.vocabulary import TraceStatus
+from traceviz_dag.vocabulary import TimeAlignment, TraceStatus
 
 _NOTE = f"height in the strip: share of the time that is covered; {PALE_NOTE}"
 

@@ -18,9 +18,9 @@ from traceviz_dag.show.figures.rank_summary import (
     waiting_finding,
 )
 from traceviz_dag.show.figures.stage_shares import draw_stage_shares
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.page.members import Group, by_stage, pipelines, read_members, replicas
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.vocabulary import TimeAlignment
 
 
 class RowOrder(StrEnum):

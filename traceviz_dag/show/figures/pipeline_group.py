@@ -9,10 +9,11 @@ from matplotlib.figure import Figure
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.figures.group_figure import Words, draw_row_groups
 from traceviz_dag.show.figures.rank_summary import idle_finding, step_facts
-from traceviz_dag.show.page.alignment import Spans, TimeAlignment
+from traceviz_dag.show.page.alignment import Spans
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.page.members import pipelines, read_members
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.vocabulary import TimeAlignment
 
 
 def draw_pipeline_group(

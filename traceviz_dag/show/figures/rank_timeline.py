@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.intervals import Intervals, intersect, measure, merge
-from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.waits.blamed import LateRank
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.figures.step_blocks import PALE_NOTE, StepStyle, draw_steps, entries, step_legend
 from traceviz_dag.show.lanes.parts import HIDDEN, MEMORY_ALONE

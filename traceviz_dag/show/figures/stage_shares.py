@@ -12,14 +12,14 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.intervals import NOTHING, Intervals, intersect, measure_within, merge, subtract
-from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.waits.blamed import LateRank
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
 from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity
-from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
+from traceviz_dag.show.page.alignment import align, read_clocks
 from traceviz_dag.show.page.blocks import Band, draw_stack
 from traceviz_dag.show.page.facts import lead_in, ranks_named
 from traceviz_dag.show.page.members import Group, Member, by_stage
@@ -27,7 +27,7 @@ from traceviz_dag.show.page.page import LegendEntry, LegendGroup, Page, TimeScal
 from traceviz_dag.show.page.typography import SMALL, typography
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.show.source import rows as rows_of_table
-from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category, TimeAlignment
 
 COLUMNS = 480
 """Equal pieces of the axis; in each, a state's height is its share of the time of the stage's ranks."""

@@ -16,15 +16,9 @@ from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_stateme
 from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
-from traceviz_dag.analyze.waits.blame import (
-    JUDGED_COLUMNS,
-    LateRank,
-    judged_waits,
-    late_ranks,
-    nobody_blamed,
-    uncertain_waits,
-    wait_basis,
-)
+from traceviz_dag.analyze.waits.blame import late_ranks
+from traceviz_dag.analyze.waits.blamed import JUDGED_COLUMNS, LateRank, judged_waits, nobody_blamed, wait_basis
+from traceviz_dag.analyze.waits.unknown_waits import uncertain_waits
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.wait_panels import (

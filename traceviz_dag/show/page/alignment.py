@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from types import MappingProxyType
 
 import numpy as np
@@ -14,20 +13,12 @@ from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.tables.rows import RankClockRow, columns_of, rows_of
+from traceviz_dag.vocabulary import TimeAlignment
 
 Spans = Mapping[int, tuple[int, int]]
 """Rank → start of its first and end of its last kernel, ns on its own clock."""
 
 _NO_SPANS: Spans = MappingProxyType({})
-
-
-class TimeAlignment(StrEnum):
-    """``global``: one zero for all ranks, their clocks as recorded; ``individual``: each rank from its first kernel;
-    ``solved``: one zero on the clock that the ranks' matched communications solve for."""
-
-    GLOBAL = "global"
-    INDIVIDUAL = "individual"
-    SOLVED = "solved"
 
 
 SENTENCE = {

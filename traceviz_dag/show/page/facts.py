@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, Lead, lead_of
-from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.waits.blamed import LateRank
 from traceviz_dag.analyze.wording import duration, own_delay
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.tables.rows import LostRanksRow, OverlapRow, columns_of

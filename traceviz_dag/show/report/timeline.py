@@ -20,12 +20,13 @@ from traceviz_dag.show.lanes.waits import integers_of
 from traceviz_dag.show.lanes.words import GAP_KINDS, WORDS, rank_label
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import read_steps
-from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
+from traceviz_dag.show.page.alignment import align, read_clocks
 from traceviz_dag.show.page.members import Member, read_members
 from traceviz_dag.show.report.columns import PageColumns
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.tracks import Tracks
 from traceviz_dag.show.source import TableSource
+from traceviz_dag.vocabulary import TimeAlignment
 
 MOST_READ = 20_000_000
 """Of an iteration with more kernels none is read: its timeline shows micro-batches alone."""

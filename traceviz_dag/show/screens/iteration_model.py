@@ -31,7 +31,7 @@ from traceviz_dag.show.lanes.iteration import (
 )
 from traceviz_dag.show.lanes.lane import LaneKind, Mark, MarkKind, Window
 from traceviz_dag.show.lanes.words import word_of
-from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
+from traceviz_dag.show.page.alignment import align, read_clocks
 from traceviz_dag.show.page.facts import lead_in
 from traceviz_dag.show.page.members import read_members
 from traceviz_dag.show.report.places import places_of
@@ -39,7 +39,7 @@ from traceviz_dag.show.screens.lanes_model import LanesModel
 from traceviz_dag.show.screens.model import MOST_NAMES, Aggregate, Detail, Fact, GroupMeasures, SliceId, TopName
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import Severity
+from traceviz_dag.vocabulary import Severity, TimeAlignment
 
 _EVIDENCE = (
     *("phase_evidence", "phase_rule", "dimension_evidence", "dimension_rule", "dimension_candidates"),

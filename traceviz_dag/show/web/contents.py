@@ -17,7 +17,6 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import Partition, checked_partition, escape, unescape
 from traceviz_dag.lake.recorded import gone_parts
 from traceviz_dag.printable import without_surrogates
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.registry import OWN_KINDS, FigureKind, Scope
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.tables import ITERATIONS, all_tables
@@ -27,6 +26,7 @@ from traceviz_dag.vocabulary import (
     PERFETTO_FOLDER,
     PREVIEWS_FOLDER,
     REPORTS_FOLDER,
+    TimeAlignment,
 )
 
 REPORT_ENDING = ".html"

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from traceviz_dag.analyze.slow_ranks import slow_statement
+from traceviz_dag.analyze.slow_words import slow_statement
 from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.lake.summaries import CATEGORY_SHARES_SQL, COVERED
 from traceviz_dag.show.lanes.words import word_of
