@@ -535,9 +535,12 @@ def test_questions_can_be_asked_from_several_threads():
 def test_ranks_that_cannot_be_read_are_named_and_the_others_analysed(tmp_path):
     run = write_run(tmp_path / "job")
     truncate(run / "iteration_7/rank_0001_iter_7.pt.trace.json")
+    nameless = run / "iteration_7/notes.json"
+    nameless.write_text('{"traceEvents": [')
     with ranks_in_this_process():
         job = tv.analyze(run, home=tmp_path / "home", allow_partial=True)
         assert any("rank 1" in line for line in job.failures)
+        assert any(line.startswith(str(nameless)) for line in job.failures), job.failures
         assert job.iteration().findings().partial
         for path in (run / "iteration_7").glob("*.json"):
             path.write_text("no trace")

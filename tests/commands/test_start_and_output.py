@@ -42,6 +42,23 @@ def test_where_no_encoding_is_chosen_or_it_lacks_letters_tables_are_printed_all_
         assert done.stdout == shown
 
 
+@pytest.mark.parametrize("module", ["typer", "traceviz_dag.commands.common.lazy"])
+def test_ctrl_c_while_the_program_is_imported_shows_no_traceback(tmp_path, module):
+    code = f"""
+import os, runpy, signal, sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+sys.argv[1:] = ["--version"]
+runpy.run_module("traceviz_dag", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 OUTLIVE = "from traceviz_dag.commands.common.pipes import outlive_readers as o; o(); "
 
 

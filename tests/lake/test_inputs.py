@@ -11,6 +11,7 @@ import pytest
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake import inputs as module
+from traceviz_dag.lake.digests import stamp_of
 from traceviz_dag.lake.inputs import (
     IterationInputs,
     RankInput,
@@ -25,8 +26,9 @@ from traceviz_dag.lake.under_way import under_way
 
 def inputs_of(*paths, run: str = "job", iteration: int = 7) -> IterationInputs:
     ranks = tuple(
-        RankInput(rank, str(path), path.name, None, path.stat().st_size, path.stat().st_mtime_ns, format="kineto")
+        RankInput(rank, str(path), path.name, None, size, changed, format="kineto", renewed_ns=renewed)
         for rank, path in enumerate(paths)
+        for size, changed, renewed in [stamp_of(path)]
     )
     return IterationInputs(run, iteration, str(paths[0].parent), ranks)
 
@@ -57,6 +59,25 @@ def test_a_file_that_looks_as_registered_is_not_read_again(tmp_path, files, monk
     monkeypatch.setattr(module, "digest_of", lambda path: read.append(path) or "digest")
     with_digests(tmp_path, [inputs_of(*files)])
     assert read == [files[1]]
+
+
+def test_a_file_replaced_by_one_of_its_size_and_time_is_another_version(tmp_path, files):
+    (first,) = with_digests(tmp_path, [inputs_of(*files)])
+    register(tmp_path, first)
+    changed_ns = files[0].stat().st_mtime_ns
+    files[0].write_text(files[0].read_text()[::-1])
+    os.utime(files[0], ns=(changed_ns, changed_ns))
+    (second,) = with_digests(tmp_path, [as_they_look_now(first)])
+    assert second.ranks[0].changed_ns == first.ranks[0].changed_ns
+    assert second.ranks[0].version != first.ranks[0].version and second.ranks[1] == first.ranks[1]
+
+
+def test_forced_all_files_are_read_whatever_they_look_like(tmp_path, files):
+    (first,) = with_digests(tmp_path, [inputs_of(*files)])
+    register(tmp_path, first)
+    files[1].write_text("changed")
+    (second,) = with_digests(tmp_path, [first], read_again=True)
+    assert second.ranks[1].version != first.ranks[1].version and second.ranks[0] == first.ranks[0]
 
 
 def test_a_file_of_several_iterations_is_read_once(tmp_path, files, monkeypatch):

@@ -267,15 +267,33 @@ def test_a_script_that_starts_workers_without_a_guard_is_run_once(tmp_path: Path
     assert ended.stdout.split("\n")[:3] == ["run", "[3, 4]", "None"], ended.stderr
 
 
-def test_an_interrupt_while_the_server_of_workers_imports_is_reported_by_nobody_else(tmp_path: Path):
-    (tmp_path / "slow.py").write_text("import pathlib, sys, time\npathlib.Path(sys.argv[0])\n")
+SLOW = "import pathlib, time\npathlib.Path({begun!r}).touch()\ntime.sleep(600)\n"
+SLOW_START = """import pathlib, signal, sys, time
+if "forkserver" in str(sys.orig_argv):
+    pathlib.Path({begun!r}).touch()
+    while signal.SIGINT not in signal.sigpending():
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "slow", "start"),
+    [
+        ("slow", SLOW, "start_ahead(['slow'])"),
+        ("sitecustomize", SLOW_START, "start_ahead([])"),
+        ("sitecustomize", SLOW_START, "list(spread(abs, [1, 2], 2))"),
+    ],
+)
+def test_an_interrupt_while_the_server_of_workers_starts_is_reported_by_nobody_else(
+    tmp_path: Path, module: str, slow: str, start: str
+):
     begun = tmp_path / "begun"
-    (tmp_path / "slow.py").write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n")
+    (tmp_path / f"{module}.py").write_text(slow.format(begun=str(begun)))
     code = (
         "import time\n"
-        "from traceviz_dag.system.processes import start_ahead\n"
-        "start_ahead(['slow'])\n"
+        "from traceviz_dag.system.processes import spread, start_ahead\n"
         "try:\n"
+        f"    {start}\n"
         "    time.sleep(60)\n"
         "except KeyboardInterrupt:\n"
         "    print('stopped')\n"

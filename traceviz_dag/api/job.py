@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from traceviz_dag.api.iteration import Iteration
+    from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.pipeline.analysis import IterationResult
 
 HOME_VARIABLE = "TRACEVIZ_HOME"
@@ -40,7 +41,8 @@ class Job:
     """Analysed iterations of one home; ``analyze`` and ``open`` give it.
 
     Attributes:
-        home: the folder that holds the tables. failures: one line for each step of the analysis that failed.
+        home: the folder that holds the tables. failures: one line for each file that could not be placed or read, and
+            for each step of the analysis that failed.
     """
 
     home: Path
@@ -233,7 +235,7 @@ def _analysed(
 
     inputs = inputs_below(local_paths(paths, home), rank=rank, home=home, with_known=True)
     results = analyse(AnalysisSettings(home, **options), inputs)
-    failures = _failures(results)
+    failures = _failures(inputs, results)
     lake = Lake(home)
     keys = [(each.run, each.iteration) for each in results if lake.partitions("kernels", each.run, each.iteration)]
     if not keys:
@@ -241,9 +243,10 @@ def _analysed(
     return Job(home, keys, failures, opened, None if opened is None else paths[0])
 
 
-def _failures(results: Sequence[IterationResult]) -> list[str]:
+def _failures(inputs: Sequence[IterationInputs], results: Sequence[IterationResult]) -> list[str]:
+    unplaced = [line for each in inputs for line in each.problems]
     faults = [f"{each.key}: rank {rank}: {fault}" for each in results for rank, fault in sorted(each.faults.items())]
-    return list(dict.fromkeys([*(line for each in results for line in each.failures), *faults]))
+    return list(dict.fromkeys([*unplaced, *(line for each in results for line in each.failures), *faults]))
 
 
 @checked

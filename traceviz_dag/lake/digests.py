@@ -32,16 +32,21 @@ def digest_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def stamp_of(path: Path) -> tuple[int, int]:
-    """(bytes, time of change in ns) of a file or object; of a folder, those of its Parquet files together.
+def stamp_of(path: Path) -> tuple[int, int, int]:
+    """(bytes, time of change, time of the inode's change, ns) of a file or object; of a folder, those of its Parquet
+    files together.
+
+    Whoever replaces a file can set its time of change to the former one, as ``cp -p`` does, but not its inode's.
 
     Raises:
         FileNotFoundError: it is gone.
     """
     found = [file.stat() for file in _files(path)]
     if (one := stand_in(path)) is not None:
-        return one.size, found[0].st_mtime_ns
-    return sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)
+        # The store's time; when its entry here was made differs from machine to machine.
+        return one.size, found[0].st_mtime_ns, found[0].st_mtime_ns
+    changed, renewed = ((one.st_mtime_ns for one in found), (one.st_ctime_ns for one in found))
+    return sum(one.st_size for one in found), max(changed, default=0), max(renewed, default=0)
 
 
 def _files(path: Path) -> list[Path]:

@@ -1,6 +1,6 @@
 """Which files make up each registered iteration: the list that discovery writes and the assets read.
 
-One small JSON file an iteration, under HOME/inputs/. It names the files, how they looked (size, time of change) and
+One small JSON file an iteration, under HOME/inputs/. It names the files, how they looked (size, times of change) and
 what they held (a digest), so that a file is read again only when it looks different; it stays in the home and is no
 table.
 """
@@ -44,7 +44,7 @@ class RankInput:
         name: path relative to the run's folder, the name that tables and messages use.
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
-        size_bytes, changed_ns: as the file system gave them when the file was registered.
+        size_bytes, changed_ns, renewed_ns: as ``stamp_of`` gave them when the file was registered.
         digest: of the file's bytes when it looked like that; empty where nobody computed it.
         format: name of its trace format; never empty in a list that was read by ``registered``.
         refusal: why it is not taken for the rank that it claims to be: it is of another job; empty where it is taken.
@@ -62,6 +62,7 @@ class RankInput:
     refusal: str = ""
     format: str = ""
     counted_by: str = ""
+    renewed_ns: int = 0
 
     @property
     def version(self) -> str:
@@ -73,14 +74,14 @@ class RankInput:
         return f"{version}-{xxhash.xxh3_64_hexdigest(self.refusal.encode())}" if self.refusal else version
 
     @property
-    def look(self) -> tuple[str, int, int]:
-        """Path, size and time of change: what shows at once that a file is as it was."""
-        return (self.path, self.size_bytes, self.changed_ns)
+    def look(self) -> tuple[str, int, int, int]:
+        """Path, size and times of change: what shows at once that a file is as it was."""
+        return (self.path, self.size_bytes, self.changed_ns, self.renewed_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInput:
-    """One rank's snapshot of GPU memory; size, time of change and digest as of a trace."""
+    """One rank's snapshot of GPU memory; size, times of change and digest as of a trace."""
 
     rank: int
     path: str
@@ -88,6 +89,7 @@ class SnapshotInput:
     size_bytes: int
     changed_ns: int
     digest: str = ""
+    renewed_ns: int = 0
 
     @property
     def version(self) -> str:
@@ -95,9 +97,9 @@ class SnapshotInput:
         return self.digest or f"{self.size_bytes}-{self.changed_ns}"
 
     @property
-    def look(self) -> tuple[str, int, int]:
-        """Path, size and time of change: what shows at once that a file is as it was."""
-        return (self.path, self.size_bytes, self.changed_ns)
+    def look(self) -> tuple[str, int, int, int]:
+        """Path, size and times of change: what shows at once that a file is as it was."""
+        return (self.path, self.size_bytes, self.changed_ns, self.renewed_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +208,11 @@ def forget(home: Path, key: str) -> None:
     _path(home, key).unlink(missing_ok=True)
 
 
-def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[IterationInputs]:
+def with_digests(home: Path, inputs: Sequence[IterationInputs], *, read_again: bool = False) -> list[IterationInputs]:
     """The same lists with each file's digest.
 
-    A file that looks as it did when it was registered keeps the digest that is there; the others are read, each
-    once, however many iterations it holds. A file that is gone by now stays without.
+    A file that looks as it did when it was registered keeps the digest that is there, unless it is to be read again;
+    the others are read, each once, however many iterations it holds. A file that is gone by now stays without.
     """
     # Who only reads a home needs no threads.
     from concurrent.futures import ThreadPoolExecutor
@@ -220,11 +222,11 @@ def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[Iteratio
         for one in inputs
         if (before := _undamaged(home, one.key)) is not None
         for entry in before.files
-        if entry.digest
+        if entry.digest and not read_again
     }
     new = {entry.look for one in inputs for entry in one.files if entry.look not in known}
     with ThreadPoolExecutor(_READERS) as pool:
-        known |= zip(new, pool.map(_digest_if_there, [path for path, _, _ in new]), strict=True)
+        known |= zip(new, pool.map(_digest_if_there, [path for path, *_ in new]), strict=True)
     return [
         replace(
             one,
@@ -240,10 +242,10 @@ def as_they_look_now(inputs: IterationInputs) -> IterationInputs:
 
     def look_again(entry: Looked) -> Looked:
         try:
-            size, changed = stamp_of(Path(entry.path))
+            size, changed, renewed = stamp_of(Path(entry.path))
         except FileNotFoundError:
             return entry
-        return replace(entry, size_bytes=size, changed_ns=changed)
+        return replace(entry, size_bytes=size, changed_ns=changed, renewed_ns=renewed)
 
     ranks, snapshots = tuple(map(look_again, inputs.ranks)), tuple(map(look_again, inputs.snapshots))
     return replace(inputs, ranks=ranks, snapshots=snapshots)

@@ -146,7 +146,7 @@ def analyse(
     for group in _in_the_same_files(inputs):
         analyses: list[_Analysis] = []
         for entry in group:
-            (now,) = with_digests(settings.home, [entry])
+            (now,) = with_digests(settings.home, [entry], read_again=settings.force)
             known = with_vanished_ranks(settings.home, now)
             result = IterationResult(known.key, known.run, known.iteration)
             analyses.append(_Analysis(settings, open_lake(settings.home), known, in_force, result))

@@ -172,11 +172,13 @@ class _Snapshots:
                     lonely[one.rank] = one.path
                     continue
                 try:
-                    size, changed = stamp_of(one.path)
+                    size, changed, renewed = stamp_of(one.path)
                 except FileNotFoundError:
                     continue
                 name = one.path.relative_to(run_folder).as_posix() if one.path.is_relative_to(run_folder) else ""
-                entry = SnapshotInput(one.rank, str(one.path), name or one.path.name, size, changed)
+                entry = SnapshotInput(
+                    *(one.rank, str(one.path), name or one.path.name, size, changed), renewed_ns=renewed
+                )
                 other = taken.get(one.rank)
                 if other is not None:
                     entry, other = sorted((entry, other), key=lambda each: each.changed_ns, reverse=True)
@@ -255,10 +257,11 @@ def _registered_files(folder: Path, home: Path | None, format_name: str) -> dict
 
 
 def _rank_input(trace: PlacedTrace) -> RankInput:
-    size, changed = stamp_of(trace.path)
+    size, changed, renewed = stamp_of(trace.path)
     return RankInput(
         *(trace.rank, str(trace.path), trace.name, trace.step, size, changed),
         part=trace.part,
         format=trace.format,
         counted_by=trace.counted_by,
+        renewed_ns=renewed,
     )

@@ -83,7 +83,7 @@ def _digest(paths: list[Path]) -> str:
         try:
             look = stamp_of(path)
         except OSError:
-            look = (-1, -1)
+            look = (-1, -1, -1)
         digest.update(f"{path}\0{look}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 

@@ -125,7 +125,7 @@ def _kept_of_iteration(lake: Lake, run: str, iteration: int) -> Callable[[str], 
         rank = int(group.partition(":")[2])
         paths = [lake.path(name, run=run, iteration=iteration, rank=rank) for name in _OF_A_RANK]
         paths += [lake.path(name, run=run, iteration=iteration) for name in _OF_THE_ITERATION]
-        looks = [(path.parent.parent.name, stamp_of(path)) if path.is_file() else None for path in paths]
+        looks = [(path.parent.parent.name, stamp_of(path)[:2]) if path.is_file() else None for path in paths]
         return place_of(folder, group, digest_of(*looks))
 
     return kept

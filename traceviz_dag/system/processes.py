@@ -107,12 +107,24 @@ def spread_in_order(
 def start_ahead(preload: Sequence[str]) -> None:
     """Start what workers fork from, where the system can do that: its imports run beside what this process does until
     it spreads work with the same ``preload``."""
-    if _context(preload).get_start_method() == "forkserver":
-        from multiprocessing import forkserver
+    context = _context(preload)
+    keep_sockets_in_scratch_folder()
+    with nothing_from_the_current_folder(), without_main_script(None):
+        _start_server(context)
 
-        keep_sockets_in_scratch_folder()
-        with nothing_from_the_current_folder(), without_main_script(None):
+
+def _start_server(context: multiprocessing.context.BaseContext) -> None:
+    """Start what workers fork from, unless it runs: ``silent_interrupts`` unblocks there what is blocked here."""
+    if context.get_start_method() == "forkserver":
+        from multiprocessing import forkserver, resource_tracker
+
+        # Starting it unblocks interrupts.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
             forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_with_parent() -> None:
@@ -274,8 +286,7 @@ def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    if preload:
-        context.set_forkserver_preload([_SILENT_INTERRUPTS, *preload])
+    context.set_forkserver_preload([_SILENT_INTERRUPTS, *preload])
     return context
 
 
@@ -301,6 +312,7 @@ def _pool(
     with executor as pool, _ended_on_interrupt(pool):
         try:
             with nothing_from_the_current_folder(), without_main_script(work):
+                _start_server(context)
                 futures: dict[Future[Result], int] = {
                     pool.submit(_work, work, item): number for number, item in items.items()
                 }

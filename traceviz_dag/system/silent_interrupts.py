@@ -9,3 +9,5 @@ from __future__ import annotations
 import signal
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)
+# It was started with interrupts blocked: one that came meanwhile ends it here.
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

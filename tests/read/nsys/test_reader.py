@@ -184,6 +184,17 @@ def test_a_kept_profile_equals_a_fresh_one_and_is_read_again_when_the_export_cha
     assert [path.name for path in facts.parent.iterdir()] == ["notes.txt"]
 
 
+def test_an_export_replaced_by_one_of_its_size_and_time_is_read_again(tmp_path):
+    path, home = tmp_path / "one.sqlite", tmp_path / "home"
+    small_export().write(path)
+    first, before = open_profile(path, home).table("operations"), path.stat()
+    path.unlink()
+    small_export(701).write(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert open_profile(path, home).table("operations") != first
+
+
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: bytes(len(data))])
 def test_a_damaged_file_of_a_kept_profile_is_made_anew(tmp_path, damage):
     path, home = tmp_path / "one.sqlite", tmp_path / "home"

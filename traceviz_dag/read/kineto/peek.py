@@ -91,7 +91,7 @@ def peek_identity(path: Path) -> tuple[TraceHeader, int | None]:
         status = path.stat()
     except OSError:
         return _identity.__wrapped__(path)  # The reader says what is wrong.
-    return _identity(path, status.st_size, status.st_mtime_ns, status.st_ino)
+    return _identity(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 @lru_cache(maxsize=4096)  # The topology of a job is made of the headers by which its files were just placed.

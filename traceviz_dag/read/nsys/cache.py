@@ -1,6 +1,6 @@
 """Profiles that were read once, kept as Parquet files in the home, so that each later command takes what it needs.
 
-HOME/nsys/NAME-DIGEST holds one export; in it a folder for its look (size, time of change) holds its tables, the words
+HOME/nsys/NAME-DIGEST holds one export; in it a folder for its look (size, times of change) holds its tables, the words
 of their text columns, and ``facts.json``, which is written last. An export that looks different is read again, into a
 folder of its own, and the former one goes, but for files of others in it. Deleting the folder is always safe. The rows
 of a process or GPU are row groups of their own, to be read alone. NVTX ranges, the longest table, are read when they
@@ -60,7 +60,7 @@ class _Kept(msgspec.Struct, frozen=True):
     """
 
     format: int
-    look: tuple[int, int]
+    look: tuple[int, int, int]
     facts: NsysFacts
     runs: dict[str, list[tuple[int, int]]]
     files: dict[str, tuple[int, int]]
@@ -108,8 +108,8 @@ def cache_folder(path: Path, home: Path) -> Path:
     return home / FOLDER / f"{place.stem[:80]}-{xxhash.xxh3_64_hexdigest(str(place).encode())}"
 
 
-def tables_folder(path: Path, home: Path, look: tuple[int, int]) -> Path:
-    """Where the tables of an export are kept that looks so: (bytes, time of change in ns)."""
+def tables_folder(path: Path, home: Path, look: tuple[int, int, int]) -> Path:
+    """Where the tables of an export are kept that looks so: (bytes, times of change in ns)."""
     return cache_folder(path, home) / xxhash.xxh3_64_hexdigest(repr(look).encode())
 
 
@@ -249,7 +249,7 @@ def _groups(metadata: pq.FileMetaData, runs: Runs) -> list[int]:
     return np.concatenate([np.empty(0, dtype=np.int64), *wanted]).tolist()
 
 
-def _kept(folder: Path, look: tuple[int, int]) -> _Kept | None:
+def _kept(folder: Path, look: tuple[int, int, int]) -> _Kept | None:
     try:
         stated, _, checksum = (folder / _FACTS).read_bytes().partition(b"\n")
         if checksum != _checksum(stated):
@@ -266,12 +266,13 @@ def _checksum(stated: bytes) -> bytes:
 
 
 def _looks(folder: Path, counts: Mapping[str, object]) -> dict[str, tuple[int, int]]:
-    """File → how it looks, of each table and its words; a file that is not there is left out."""
+    """File → its size and time of change, of each table and its words, which a copy of a home has as well; a file that
+    is not there is left out."""
     names = [f"{name}.{ending}" for name in counts for ending in ("parquet", _WORDS)]
-    return {name: stamp_of(folder / name) for name in names if (folder / name).is_file()}
+    return {name: stamp_of(folder / name)[:2] for name in names if (folder / name).is_file()}
 
 
-def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
+def _fill(path: Path, folder: Path, look: tuple[int, int, int]) -> _Kept:
     """Read an export into its folder, under its lock; what is kept of its former looks goes."""
     # Imported here because most commands find what they need in the home, and reading takes long to import.
     from traceviz_dag.read.nsys.open import export_report, is_report
@@ -286,7 +287,7 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
     return _keep(path, folder, _Kept(_FORMAT, look, NsysFacts(), {}, {}, {}), read_tables)
 
 
-def _fill_ranges(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
+def _fill_ranges(path: Path, folder: Path, look: tuple[int, int, int]) -> _Kept:
     """Read the NVTX ranges of an export into its folder too, under its lock."""
     from traceviz_dag.read.nsys.reader import read_range_tables
 
