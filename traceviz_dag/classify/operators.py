@@ -64,10 +64,11 @@ class LaunchingOperators:
     gathering: Int64
 
 
-def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) -> LaunchingOperators:
+def launching_operators(trace: TraceEvents, tree: HostTree, innermost: Int64, launched_at: Int64) -> LaunchingOperators:
     """The innermost operator around each launch that states its inputs; else the innermost one; else an annotation.
 
     Args:
+        innermost: per tree position the innermost operator, or NONE.
         launched_at: tree position of each launch, NONE where unknown.
     """
     host, rows = trace.host, tree.rows
@@ -76,11 +77,12 @@ def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) 
     whole = np.array([name in WHOLE or name.startswith(_WHOLE_PREFIX) for name in trace.strings], dtype=bool)
     gathering = np.array([name in GATHERING for name in trace.strings], dtype=bool)
     found = np.full(len(launched_at), NONE, dtype=np.int64)
-    marks = (stating & whole[host.name[rows]], stating, operator, host.category[rows] != PYTHON_FUNCTION)
-    for marked in marks:
+    others = ~operator & (host.category[rows] != PYTHON_FUNCTION)
+    for marked in (stating & whole[host.name[rows]], stating, operator, others):
         missing = np.flatnonzero((found == NONE) & (launched_at != NONE))
         if len(missing) and marked.any():
-            found[missing] = lookup(tree.nearest(marked), launched_at[missing])
+            around = innermost if marked is operator else tree.nearest(marked)
+            found[missing] = lookup(around, launched_at[missing])
     own = lookup(rows, found)
     inputs = lookup(host.inputs.astype(np.int64), own, 0)
     return LaunchingOperators(

@@ -187,19 +187,17 @@ def infer_places(
 
 def _rule_of_rows(trace: TraceEvents, tree: HostTree, rules: Rules) -> Int64:
     """Index of the frame rule that matches each position's name and kind, or NONE; each distinct name is tried once."""
-    host = trace.host
-    rule = np.full(len(tree), NONE, dtype=np.int64)
-    category, name = host.category[tree.rows], host.name[tree.rows]
-    inside = inside_operators(trace, tree)
+    host, count = trace.host, len(trace.strings)
+    group = 2 * host.category[tree.rows].astype(np.int64) + inside_operators(trace, tree)
+    key = group * count + host.name[tree.rows]
+    used = distinct(key)
+    by_key = np.full(int(key.max(initial=0)) + 1, NONE, dtype=np.int64)
     for kind in (CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION):
         for outermost in (True, False):
-            of_kind = (category == kind) & (inside != outermost)
-            codes = distinct(name[of_kind])
-            by_code = np.full(len(trace.strings), NONE, dtype=np.int64)
-            names = [trace.strings[code] for code in codes.tolist()]
-            by_code[codes] = rules.match_frames(names, kind, outermost=outermost)
-            rule[of_kind] = by_code[name[of_kind]]
-    return rule
+            mine = used[used // count == 2 * kind + (not outermost)]
+            names = [trace.strings[code] for code in (mine % count).tolist()]
+            by_key[mine] = rules.match_frames(names, kind, outermost=outermost)
+    return by_key[key]
 
 
 def _outranked(tree: HostTree, rules: Rules, rule: Int64) -> Bool:
