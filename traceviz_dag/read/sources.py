@@ -18,6 +18,9 @@ from traceviz_dag.system.stand_ins import stand_in
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _INFLATE_ERROR: Any = isal_zlib.error
+_BLOCK = 1 << 19
+"""Bytes read at once, which are in a core's caches still as their digest is taken."""
+
 _COMPRESSED_BLOCK = 1 << 15
 """Small, because what a damaged block held before the damage is lost."""
 
@@ -79,7 +82,7 @@ class ByteSource:
         try:
             if self.compressed:
                 return self._inflate_into(target)
-            count = self._file.readinto(target) or 0
+            count = self._file.readinto(target[:_BLOCK]) or 0
             self._count(target[:count])
             return count
         except OSError as error:

@@ -171,9 +171,9 @@ class ColumnBuilder:
         ):
             part = rows.take(places)
             columns |= {name: _scattered(len(rows), places, part.integers(name)) for name in attributes}
-        is_operator = columns["category"] == CPU_OP
+        operators = np.flatnonzero(columns["category"] == CPU_OP)
         columns["inputs"] = np.zeros(len(rows), np.int32)
-        columns["inputs"][is_operator] = rows.take(np.flatnonzero(is_operator)).inputs(self._inputs)
+        columns["inputs"][operators] = rows.take(operators).inputs(self._inputs)
         self._add_operator_facts(columns, rows)
         self._host.append(columns)
 
