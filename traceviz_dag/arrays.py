@@ -32,7 +32,9 @@ def lookup(table: Int64, codes: Int64, absent: int = NONE) -> Int64:
     """The table's value of each code; ``absent`` where a code is negative, and of an empty table."""
     if not len(table):
         return np.full(len(codes), absent, dtype=np.int64)
-    return np.where(codes >= 0, table[codes], absent)
+    found = table[codes]
+    np.copyto(found, absent, where=codes < 0)
+    return found
 
 
 def distinct(values: npt.NDArray[_Integer]) -> npt.NDArray[_Integer]:

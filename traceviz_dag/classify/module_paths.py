@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Int64, lookup
-from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
+from traceviz_dag.classify.autograd_links import AutogradNodes, makers_of_nodes
 from traceviz_dag.read.events import CPU_OP, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
@@ -18,7 +18,9 @@ _NUMBER = re.compile(r"_\d+\Z")
 _MOST_DEPTHS = 64
 
 
-def module_paths(trace: TraceEvents, tree: HostTree, module: Int64, launched_at: Int64) -> tuple[Int64, list[str]]:
+def module_paths(
+    trace: TraceEvents, tree: HostTree, graph: AutogradNodes, module: Int64, launched_at: Int64
+) -> tuple[Int64, list[str]]:
     """Of each launch the number of its path, NONE where no module is known; and the paths.
 
     Instances of a class are one, but for the layers of the model, whose numbers are kept:
@@ -29,7 +31,7 @@ def module_paths(trace: TraceEvents, tree: HostTree, module: Int64, launched_at:
     """
     if not (module != NONE).any():
         return np.full(len(launched_at), NONE, dtype=np.int64), []
-    of_node = _of_forward_steps(trace, tree, module)
+    of_node = _of_forward_steps(trace, tree, graph, module)
 
     def around(position: Int64) -> Int64:
         own = lookup(module, position)
@@ -39,15 +41,14 @@ def module_paths(trace: TraceEvents, tree: HostTree, module: Int64, launched_at:
     return lookup(path, around(launched_at)), names
 
 
-def _of_forward_steps(trace: TraceEvents, tree: HostTree, module: Int64) -> Int64:
+def _of_forward_steps(trace: TraceEvents, tree: HostTree, graph: AutogradNodes, module: Int64) -> Int64:
     """Of each tree position inside a node of the autograd graph the module around the operator that made the node."""
-    nodes = autograd_nodes(trace, tree)
     # The backward step's own operators carry the number, too, and lie in no module.
     operators = (trace.host.category[tree.rows] == CPU_OP) & (module != NONE)
-    found, makers = makers_of_nodes(trace, tree, nodes.node, operators)
+    found, makers = makers_of_nodes(trace, tree, graph.node, operators)
     of_node = np.full(len(tree), NONE, dtype=np.int64)
     of_node[found] = module[makers]
-    return lookup(of_node, nodes.around)
+    return lookup(of_node, graph.around)
 
 
 def _paths(

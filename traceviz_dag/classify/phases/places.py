@@ -48,6 +48,7 @@ class Places:
         member: index into ``steps``, or NONE.
         named_forward: whether a row's own name says that it runs forward, wherever no other says more.
         module, layer, operator: position of the innermost module, layer of the model and CPU operator, or NONE.
+        graph: the nodes of the autograd graph.
         rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
             call stacks.
     """
@@ -60,6 +61,7 @@ class Places:
     module: Int64
     layer: Int64
     operator: Int64
+    graph: AutogradNodes
     named_forward: Bool
     steps: MicrobatchSteps
     rule_names: tuple[str, ...]
@@ -119,6 +121,7 @@ def read_places(
         module=tree.nearest(is_module[names]),
         layer=_layers_around(trace, tree, is_module),
         operator=tree.nearest(operators),
+        graph=graph,
         named_forward=names_phase & weak_rule[rule] & (phase_of_rule[rule] == PHASES.index(Phase.FORWARD)) & operators,
         steps=steps,
         rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE, *(name for name, _ in PLACES)),
