@@ -12,7 +12,8 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Integers = Int32 | Int64
-"""Numbers and codes that may be stored in half the space."""
+"""Numbers and codes that may be stored in half the space; ``table.take(codes)`` takes half the time of
+``table[codes]``."""
 Int8 = npt.NDArray[np.int8]
 UInt64 = npt.NDArray[np.uint64]
 Float64 = npt.NDArray[np.float64]

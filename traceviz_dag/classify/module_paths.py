@@ -60,10 +60,10 @@ def _paths(
         around: of positions, the module around each; of what is computed again, the one around its checkpoint.
     """
     own = np.flatnonzero(module == np.arange(len(tree)))
-    code = trace.host.name[tree.rows].astype(np.int64)
+    code = trace.host.name[tree.rows[own]]
     words: dict[str, int] = {}
     plain = np.full(len(trace.strings), NONE, dtype=np.int64)
-    for each in np.unique(code[own]).tolist():
+    for each in np.unique(code).tolist():
         name = trace.strings[each].removeprefix(_PREFIX)
         plain[each] = words.setdefault(name if _NUMBERED_LAYER.search(name) else _NUMBER.sub("", name), len(words))
     texts = [word.replace("/", "_") for word in words]
@@ -76,7 +76,7 @@ def _paths(
         ready = left & ((parent == NONE) | (lookup(path, parent) != NONE))
         if not ready.any():
             break
-        outer, word = lookup(path, parent[ready]), plain[code[own[ready]]]
+        outer, word = lookup(path, parent[ready]), plain[code[ready]]
         keys, which = np.unique((outer + 1) * len(texts) + word, return_inverse=True)
         path[own[ready]] = len(names) + which.reshape(-1)
         for key in keys.tolist():

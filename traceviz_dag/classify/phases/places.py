@@ -118,7 +118,7 @@ def read_places(
         phase_evidence=evidence,
         dimension_rule=_dimension_rules(tree, rules, rule),
         member=member,
-        module=tree.nearest(is_module[names]),
+        module=tree.nearest(is_module.take(names)),
         layer=_layers_around(trace, tree, is_module),
         operator=tree.nearest(operators),
         graph=graph,
@@ -135,7 +135,7 @@ def _layers_around(trace: TraceEvents, tree: HostTree, is_module: Bool) -> Int64
         is_layer[code] = _LAYER.match(trace.strings[code]) is not None
         predicts[code] = trace.strings[code].startswith(_FURTHER_TOKENS)
     names = trace.host.name[tree.rows]
-    layer = tree.nearest(is_layer[names])
+    layer = tree.nearest(is_layer.take(names))
     return np.where(tree.nearest(predicts[names]) == NONE, layer, NONE) if predicts.any() else layer
 
 

@@ -136,11 +136,11 @@ class ColumnBuilder:
     def _add_tables(self, rows: Rows, codes: Codes, start_ns: Int64, duration_ns: Int64) -> None:
         columns: Columns = {
             "name": rows.names(self._strings),
-            "category": TABLE_CODE_OF_CODE[codes],
+            "category": TABLE_CODE_OF_CODE.take(codes),
             "start_ns": start_ns,
             "duration_ns": duration_ns,
         }
-        groups = GROUP_OF_CODE[codes]
+        groups = GROUP_OF_CODE.take(codes)
         processes = rows.identifiers("pid", self.threads.process_ids)
         threads = rows.identifiers("tid", self.threads.thread_ids)
         near = np.flatnonzero(groups < DEVICE_GROUP)

@@ -130,11 +130,11 @@ class PieceScanner:
             return None
         try:
             codes = self._codes(events[:, to.CATEGORY])
-            at = np.flatnonzero(GROUP_OF_CODE[codes] < REST_GROUP)
+            at = np.flatnonzero(GROUP_OF_CODE.take(codes) < REST_GROUP)
             names = events[at, to.NAME]
             duration_ns = events[at, to.DURATION]
             # Without a duration an event may be the begin or the end of one.
-            if (events[at, to.ODD] & _READ_OF_CODE[codes[at]]).any() or (duration_ns == MISSING).any():
+            if (events[at, to.ODD] & _READ_OF_CODE.take(codes[at])).any() or (duration_ns == MISSING).any():
                 return None
             seen = events[at, to.SEEN]
             self._know(names)
