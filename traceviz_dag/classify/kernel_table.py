@@ -152,7 +152,7 @@ def _place_columns(
 
     sizes = trace.host.input_sizes.astype(np.int64)
     sized = tree.nearest(sizes[tree.rows] > 0) if sizes.any() else np.full(len(tree), NONE)
-    path, paths = module_paths(trace, tree, places.module, position)
+    path, paths = module_paths(trace, tree, places.graph, places.module, position)
     return {
         "module": coded(name_at(places.module), trace.strings, prefix="nn.Module: "),
         "module_path": labelled(path, paths),

@@ -111,7 +111,7 @@ def classify(
     synchronizations = SYNCHRONIZATIONS.schema.empty_table()
     if on_gpu:
         synchronizations = synchronizations_table(trace, launches, profiler, np.argsort(order))
-    operators = launching_operators(trace, tree, launches.position[order])
+    operators = launching_operators(trace, tree, places.operator, launches.position[order])
     # Each row is there once: ascending without a sort.
     stacked = np.flatnonzero(np.bincount(tree.rows))
     return Classification(kernels, places.steps, profiler, synchronizations, stacked, operators)

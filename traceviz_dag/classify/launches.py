@@ -40,7 +40,7 @@ def call_tree(trace: TraceEvents) -> HostTree:
     """
     host = trace.host
     asynchronous = np.array([name.startswith(_ASYNCHRONOUS) for name in trace.strings], dtype=bool)
-    rows = np.flatnonzero(~((host.category == USER_ANNOTATION) & asynchronous[host.name]))
+    rows = np.flatnonzero(~((host.category == USER_ANNOTATION) & asynchronous.take(host.name)))
     tree = build_tree(rows, host.thread, host.start_ns, host.duration_ns, host.python_id)
     main = main_thread(trace)
     if main == NONE:
@@ -59,7 +59,7 @@ def main_thread(trace: TraceEvents) -> int:
     if not len(host):
         return NONE
     is_step = np.array([name.startswith("ProfilerStep#") for name in trace.strings], dtype=bool)
-    stepping = host.thread[(host.category == USER_ANNOTATION) & is_step[host.name]]
+    stepping = host.thread[np.flatnonzero((host.category == USER_ANNOTATION) & is_step.take(host.name))]
     if len(stepping):
         return int(np.bincount(stepping).argmax())
     others = host.thread[~among(host.thread, _threads_with_nodes(trace))]
@@ -77,7 +77,7 @@ def _threads_with_nodes(trace: TraceEvents) -> Int32:
     """Threads that run autograd nodes."""
     host = trace.host
     is_node = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
-    return distinct(host.thread[(host.category == CPU_OP) & is_node[host.name]])
+    return distinct(host.thread[np.flatnonzero((host.category == CPU_OP) & is_node.take(host.name))])
 
 
 def find_launches(trace: TraceEvents, tree: HostTree) -> Launches:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Int64, lookup
-from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
+from traceviz_dag.classify.autograd_links import AutogradNodes, makers_of_nodes
 from traceviz_dag.read.events import CPU_OP, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
@@ -18,7 +18,9 @@ _NUMBER = re.compile(r"_\d+\Z")
 _MOST_DEPTHS = 64
 
 
-def module_paths(trace: TraceEvents, tree: HostTree, module: Int64, launched_at: Int64) -> tuple[Int64, list[str]]:
+def module_paths(
+    trace: TraceEvents, tree: HostTree, graph: AutogradNodes, module: Int64, launched_at: Int64
+) -> tuple[Int64, list[str]]:
     """Of each launch the number of its path, NONE where no module is known; and the paths.
 
     Instances of a class are one, but for the layers of the model, whose numbers are kept:
@@ -29,7 +31,7 @@ def module_paths(trace: TraceEvents, tree: HostTree, module: Int64, launched_at:
     """
     if not (module != NONE).any():
         return np.full(len(launched_at), NONE, dtype=np.int64), []
-    of_node = _of_forward_steps(trace, tree, module)
+    of_node = _of_forward_steps(trace, tree, graph, module)
 
     def around(position: Int64) -> Int64:
         own = lookup(module, position)
@@ -39,15 +41,14 @@ def module_paths(trace: TraceEvents, tree: HostTree, module: Int64, launched_at:
     return lookup(path, around(launched_at)), names
 
 
-def _of_forward_steps(trace: TraceEvents, tree: HostTree, module: Int64) -> Int64:
+def _of_forward_steps(trace: TraceEvents, tree: HostTree, graph: AutogradNodes, module: Int64) -> Int64:
     """Of each tree position inside a node of the autograd graph the module around the operator that made the node."""
-    nodes = autograd_nodes(trace, tree)
     # The backward step's own operators carry the number, too, and lie in no module.
     operators = (trace.host.category[tree.rows] == CPU_OP) & (module != NONE)
-    found, makers = makers_of_nodes(trace, tree, nodes.node, operators)
+    found, makers = makers_of_nodes(trace, tree, graph.node, operators)
     of_node = np.full(len(tree), NONE, dtype=np.int64)
     of_node[found] = module[makers]
-    return lookup(of_node, nodes.around)
+    return lookup(of_node, graph.around)
 
 
 def _paths(
@@ -59,10 +60,10 @@ def _paths(
         around: of positions, the module around each; of what is computed again, the one around its checkpoint.
     """
     own = np.flatnonzero(module == np.arange(len(tree)))
-    code = trace.host.name[tree.rows].astype(np.int64)
+    code = trace.host.name[tree.rows[own]]
     words: dict[str, int] = {}
     plain = np.full(len(trace.strings), NONE, dtype=np.int64)
-    for each in np.unique(code[own]).tolist():
+    for each in np.unique(code).tolist():
         name = trace.strings[each].removeprefix(_PREFIX)
         plain[each] = words.setdefault(name if _NUMBERED_LAYER.search(name) else _NUMBER.sub("", name), len(words))
     texts = [word.replace("/", "_") for word in words]
@@ -75,7 +76,7 @@ def _paths(
         ready = left & ((parent == NONE) | (lookup(path, parent) != NONE))
         if not ready.any():
             break
-        outer, word = lookup(path, parent[ready]), plain[code[own[ready]]]
+        outer, word = lookup(path, parent[ready]), plain[code[ready]]
         keys, which = np.unique((outer + 1) * len(texts) + word, return_inverse=True)
         path[own[ready]] = len(names) + which.reshape(-1)
         for key in keys.tolist():

@@ -64,10 +64,11 @@ class LaunchingOperators:
     gathering: Int64
 
 
-def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) -> LaunchingOperators:
+def launching_operators(trace: TraceEvents, tree: HostTree, innermost: Int64, launched_at: Int64) -> LaunchingOperators:
     """The innermost operator around each launch that states its inputs; else the innermost one; else an annotation.
 
     Args:
+        innermost: per tree position the innermost operator, or NONE.
         launched_at: tree position of each launch, NONE where unknown.
     """
     host, rows = trace.host, tree.rows
@@ -76,11 +77,12 @@ def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) 
     whole = np.array([name in WHOLE or name.startswith(_WHOLE_PREFIX) for name in trace.strings], dtype=bool)
     gathering = np.array([name in GATHERING for name in trace.strings], dtype=bool)
     found = np.full(len(launched_at), NONE, dtype=np.int64)
-    marks = (stating & whole[host.name[rows]], stating, operator, host.category[rows] != PYTHON_FUNCTION)
-    for marked in marks:
+    others = ~operator & (host.category[rows] != PYTHON_FUNCTION)
+    for marked in (stating & whole.take(host.name[rows]), stating, operator, others):
         missing = np.flatnonzero((found == NONE) & (launched_at != NONE))
         if len(missing) and marked.any():
-            found[missing] = lookup(tree.nearest(marked), launched_at[missing])
+            around = innermost if marked is operator else tree.nearest(marked)
+            found[missing] = lookup(around, launched_at[missing])
     own = lookup(rows, found)
     inputs = lookup(host.inputs.astype(np.int64), own, 0)
     return LaunchingOperators(
@@ -90,7 +92,7 @@ def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) 
         forward_inputs=_forward_inputs(trace, own),
         backward_inputs=_backward_inputs(trace, own),
         annotation=lookup((host.category == USER_ANNOTATION).astype(np.int64), own, 0) == 1,
-        gathering=lookup(tree.nearest(operator & gathering[host.name[rows]]), launched_at),
+        gathering=lookup(tree.nearest(operator & gathering.take(host.name[rows])), launched_at),
     )
 
 
@@ -108,7 +110,9 @@ def _forward_inputs(trace: TraceEvents, own: Int64) -> Int64:
     number = lookup(host.sequence_number, own)
     wanted_name = lookup(forward_of, lookup(host.name.astype(np.int64), own))
     wanted = np.flatnonzero((wanted_name > 0) & (number >= 0))
-    makers = np.flatnonzero(np.isin(host.name, wanted_name[wanted]) & (host.inputs > 0) & (host.sequence_number >= 0))
+    is_wanted = np.zeros(len(trace.strings), dtype=bool)
+    is_wanted[wanted_name[wanted]] = True
+    makers = np.flatnonzero(is_wanted.take(host.name) & (host.inputs > 0) & (host.sequence_number >= 0))
     if not len(makers):
         return found
     keys = host.name[makers].astype(np.int64), host.sequence_number[makers]
@@ -151,13 +155,13 @@ def packs_sequences(trace: TraceEvents) -> bool:
 def operators_named(trace: TraceEvents, tree: HostTree, *prefixes: str) -> Bool:
     """Tree positions of operators whose names begin with one of the prefixes."""
     named = np.array([name.startswith(prefixes) for name in trace.strings], dtype=bool)
-    return ((trace.host.category == CPU_OP) & named[trace.host.name])[tree.rows]
+    return ((trace.host.category == CPU_OP) & named.take(trace.host.name))[tree.rows]
 
 
 def inside_operators(trace: TraceEvents, tree: HostTree) -> Bool:
     """Whether an operator lies around each tree position, those of ``torch.distributed`` itself aside."""
     distributed = np.array([name.startswith(_DISTRIBUTED) for name in trace.strings], dtype=bool)
-    holds = (trace.host.category[tree.rows] == CPU_OP) & ~distributed[trace.host.name[tree.rows]]
+    holds = (trace.host.category[tree.rows] == CPU_OP) & ~distributed.take(trace.host.name[tree.rows])
     return lookup(tree.nearest(holds), tree.parent) != NONE
 
 

@@ -305,7 +305,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "file": trace.name,
         "format": format_of_trace(trace).word(trace.path),
         "bytes": stamp_of(trace.path)[0],
-        "digest": digest_of(trace.path),
+        "digest": report.digest or digest_of(trace.path),
         "status": (TraceStatus.READ if fault is None else TraceStatus.PARTIAL).value,
         "fault": fault,
         "rows_read": report.rows_read,

@@ -2,8 +2,8 @@
 
 A row's parent is the latest row of its thread that is still open when it starts. Rows are taken in order of (thread,
 start, longer first), so a parent always comes before its children, and all that lies in a row follows it. Parents are
-found by pointer jumping, and what the ancestors say by sums: array passes, whose number does not grow with that of the
-rows.
+found by pointer jumping, and what the ancestors say from where the rows that say it start and end: array passes, whose
+number does not grow with that of the rows.
 """
 
 from __future__ import annotations

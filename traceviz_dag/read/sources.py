@@ -7,15 +7,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import xxhash
 from isal import isal_zlib
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.limits import LARGEST_INFLATION, SMALLEST_BOMB
 from traceviz_dag.read.regular_file import open_stream
+from traceviz_dag.system.stand_ins import stand_in
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _INFLATE_ERROR: Any = isal_zlib.error
+_BLOCK = 1 << 19
+"""Bytes read at once, which are in a core's caches still as their digest is taken."""
+
 _COMPRESSED_BLOCK = 1 << 15
 """Small, because what a damaged block held before the damage is lost."""
 
@@ -56,6 +61,13 @@ class ByteSource:
         self._pending = b""
         self._inflated = memoryview(b"")
         self._bytes_read = self._bytes_inflated = 0
+        self._hash = xxhash.xxh3_128()
+        self._is_object = stand_in(path) is not None
+
+    @property
+    def digest(self) -> str | None:
+        """XXH3-128 of the file's bytes, hexadecimal; None unless all were read, and of an object of a store."""
+        return None if self._is_object or self._bytes_read != self.size else self._hash.hexdigest()
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +80,11 @@ class ByteSource:
     def readinto(self, target: memoryview) -> int:
         """Fill ``target`` from its start; the number of bytes, 0 at the end or at a fault."""
         try:
-            return self._inflate_into(target) if self.compressed else self._file.readinto(target) or 0
+            if self.compressed:
+                return self._inflate_into(target)
+            count = self._file.readinto(target[:_BLOCK]) or 0
+            self._count(target[:count])
+            return count
         except OSError as error:
             self.fault = f"the file cannot be read to its end ({error.strerror})"
             return 0
@@ -100,8 +116,12 @@ class ByteSource:
 
     def _next_block(self) -> bytes:
         block = self._file.read(_COMPRESSED_BLOCK) or b""
-        self._bytes_read += len(block)
+        self._count(block)
         return block
+
+    def _count(self, block: bytes | memoryview) -> None:
+        self._bytes_read += len(block)
+        self._hash.update(block)
 
     def _is_bomb(self) -> bool:
         return self._bytes_inflated > max(SMALLEST_BOMB, LARGEST_INFLATION * self._bytes_read)

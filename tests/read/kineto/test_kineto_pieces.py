@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.read.plain_rows import assert_same
 from tests.read.synthetic import AWKWARD_NAMES, event, write
+from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.read.kineto.reader import read_kineto
 
 NESTED = {"shapes": [{"a": [{"b": 1}, {"ph": "M"}]}, {"name": "}, {"}], "External id": 7}
@@ -73,6 +74,20 @@ def test_gzip_is_known_from_content_and_members_may_follow_one_another(tmp_path)
     packed.write_bytes(gzip.compress(text[:700]) + gzip.compress(text[700:]) + bytes(20))
     assert_same(read_kineto(plain), read_kineto(packed))
     assert len(read_kineto(plain).host) == 500
+
+
+def test_reading_gives_the_digest_of_all_bytes_of_the_file_or_none(tmp_path):
+    plain = write(tmp_path / "t.json", [event(index) for index in range(3_000)], behind={"note": "x" * 5_000})
+    packed = gzip.compress(plain.read_bytes())
+    for name, content in (("packed", packed + bytes(70_000)), ("cut", plain.read_bytes()[:90_000])):
+        (tmp_path / name).write_bytes(content)
+    for name in ("t.json", "packed", "cut"):
+        for chunk_bytes in (5_000, 1 << 20):
+            assert read_kineto(tmp_path / name, chunk_bytes=chunk_bytes).report.digest == digest_of(tmp_path / name)
+    damaged = bytearray(packed)
+    damaged[20_000:20_040] = bytes(40)
+    (tmp_path / "damaged").write_bytes(damaged + bytes(1 << 20))
+    assert read_kineto(tmp_path / "damaged").report.digest is None
 
 
 def test_a_bare_array_of_events_is_a_trace(tmp_path):

@@ -130,7 +130,7 @@ def stated_operations(trace: TraceEvents, tree: HostTree, launches: Launches, fa
     NCCL runs an all-to-all as SendRecv, and RCCL everything as Generic: their names alone say less.
     """
     names_one = np.array([_COLLECTIVE_CALL.match(name) is not None for name in trace.strings], dtype=bool)
-    around = lookup(tree.nearest(names_one[trace.host.name[tree.rows]]), launches.position)
+    around = lookup(tree.nearest(names_one.take(trace.host.name[tree.rows])), launches.position)
     called = lookup(trace.host.name.astype(np.int64), lookup(tree.rows, around), 0)
     return np.where(facts.collective == 0, called, facts.collective)
 

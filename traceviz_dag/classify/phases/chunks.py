@@ -32,7 +32,8 @@ def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, f
     """
     class_of, instance_of, classes = _instances(trace.strings)
     names = trace.host.name[tree.rows]
-    rows = np.flatnonzero((class_of[names] != NONE) & np.isin(member, forward))
+    rows = np.flatnonzero(class_of.take(names) != NONE)
+    rows = rows[np.isin(member[rows], forward)]
     # Where rows of the host are lost, the name of an interleaved schedule may be, too.
     single = not any("interleav" in name and "without" not in name for name in trace.strings) and (
         bool(counted.all()) or any(each in name for name in trace.strings for each in _ONE_CHUNK)

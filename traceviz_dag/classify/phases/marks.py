@@ -29,7 +29,7 @@ def profiler_steps(trace: TraceEvents) -> ProfilerSteps:
     """The ProfilerStep annotations on the host; the longest where a number occurs twice."""
     numbers = _numbers_of_names(trace.strings, PROFILER_STEP)
     host = trace.host
-    rows = np.flatnonzero((host.category == USER_ANNOTATION) & (numbers[host.name] != MISSING))
+    rows = np.flatnonzero((host.category == USER_ANNOTATION) & (numbers.take(host.name) != MISSING))
     number, start = numbers[host.name[rows]], host.start_ns[rows]
     end = start + host.duration_ns[rows]
     longest_first = np.lexsort((start - end, number))

@@ -243,8 +243,8 @@ def _follows_something(tree: HostTree, profiler: ProfilerSteps, position: int) -
     around it: else the row itself was open as the profiler started, which opens the first mark after that."""
     first = int(np.searchsorted(tree.thread, tree.thread[position]))
     start = tree.start_ns[position]
-    around = (tree.start_ns[first:position] < start - _ROUNDED_NS).any()
-    return bool((tree.end_ns[first:position] <= start).any() or around or (profiler.start_ns < start).any())
+    earlier = (profiler.start_ns < start).any() or tree.start_ns[first] < start - _ROUNDED_NS
+    return bool(earlier or (tree.end_ns[first:position] <= start).any())
 
 
 def _is_followed(tree: HostTree, profiler: ProfilerSteps, position: int) -> bool:
@@ -252,8 +252,9 @@ def _is_followed(tree: HostTree, profiler: ProfilerSteps, position: int) -> bool
     the row itself was open as the profiler stopped, which closes the last mark before that, and all rows together."""
     first, last = (int(np.searchsorted(tree.thread, tree.thread[position], side)) for side in ("left", "right"))
     end = tree.end_ns[position]
-    outlasting = np.append(tree.end_ns[first:last], profiler.end_ns) > end + _ROUNDED_NS
-    return bool((tree.start_ns[position + 1 : last] >= end).any() or outlasting.any())
+    later = position + 1 < last and tree.start_ns[last - 1] >= end
+    outlasted = later or (profiler.end_ns > end + _ROUNDED_NS).any()
+    return bool(outlasted or (tree.end_ns[first:last] > end + _ROUNDED_NS).any())
 
 
 def _starts_of_marks(profiler: ProfilerSteps, mark: Int64) -> Int64:

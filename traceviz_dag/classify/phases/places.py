@@ -48,6 +48,7 @@ class Places:
         member: index into ``steps``, or NONE.
         named_forward: whether a row's own name says that it runs forward, wherever no other says more.
         module, layer, operator: position of the innermost module, layer of the model and CPU operator, or NONE.
+        graph: the nodes of the autograd graph.
         rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
             call stacks.
     """
@@ -60,6 +61,7 @@ class Places:
     module: Int64
     layer: Int64
     operator: Int64
+    graph: AutogradNodes
     named_forward: Bool
     steps: MicrobatchSteps
     rule_names: tuple[str, ...]
@@ -116,9 +118,10 @@ def read_places(
         phase_evidence=evidence,
         dimension_rule=_dimension_rules(tree, rules, rule),
         member=member,
-        module=tree.nearest(is_module[names]),
+        module=tree.nearest(is_module.take(names)),
         layer=_layers_around(trace, tree, is_module),
         operator=tree.nearest(operators),
+        graph=graph,
         named_forward=names_phase & weak_rule[rule] & (phase_of_rule[rule] == PHASES.index(Phase.FORWARD)) & operators,
         steps=steps,
         rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE, *(name for name, _ in PLACES)),
@@ -132,7 +135,7 @@ def _layers_around(trace: TraceEvents, tree: HostTree, is_module: Bool) -> Int64
         is_layer[code] = _LAYER.match(trace.strings[code]) is not None
         predicts[code] = trace.strings[code].startswith(_FURTHER_TOKENS)
     names = trace.host.name[tree.rows]
-    layer = tree.nearest(is_layer[names])
+    layer = tree.nearest(is_layer.take(names))
     return np.where(tree.nearest(predicts[names]) == NONE, layer, NONE) if predicts.any() else layer
 
 
@@ -187,19 +190,17 @@ def infer_places(
 
 def _rule_of_rows(trace: TraceEvents, tree: HostTree, rules: Rules) -> Int64:
     """Index of the frame rule that matches each position's name and kind, or NONE; each distinct name is tried once."""
-    host = trace.host
-    rule = np.full(len(tree), NONE, dtype=np.int64)
-    category, name = host.category[tree.rows], host.name[tree.rows]
-    inside = inside_operators(trace, tree)
+    host, count = trace.host, len(trace.strings)
+    group = 2 * host.category[tree.rows].astype(np.int64) + inside_operators(trace, tree)
+    key = group * count + host.name[tree.rows]
+    used = distinct(key)
+    by_key = np.full(int(key.max(initial=0)) + 1, NONE, dtype=np.int64)
     for kind in (CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION):
         for outermost in (True, False):
-            of_kind = (category == kind) & (inside != outermost)
-            codes = distinct(name[of_kind])
-            by_code = np.full(len(trace.strings), NONE, dtype=np.int64)
-            names = [trace.strings[code] for code in codes.tolist()]
-            by_code[codes] = rules.match_frames(names, kind, outermost=outermost)
-            rule[of_kind] = by_code[name[of_kind]]
-    return rule
+            mine = used[used // count == 2 * kind + (not outermost)]
+            names = [trace.strings[code] for code in (mine % count).tolist()]
+            by_key[mine] = rules.match_frames(names, kind, outermost=outermost)
+    return by_key[key]
 
 
 def _outranked(tree: HostTree, rules: Rules, rule: Int64) -> Bool:

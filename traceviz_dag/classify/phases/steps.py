@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Int64, distinct, lookup, number_groups
 from traceviz_dag.classify.autograd_links import AutogradNodes, makers_of_nodes
 from traceviz_dag.classify.phases.chunks import chunks_of_forward_steps
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
@@ -184,19 +184,16 @@ def _membership(tree: HostTree, position: Int64, direction: Int64, side: Int64) 
     """Per tree position: the step it belongs to. In a combined frame its side chooses between the two."""
     if not len(position):
         return np.full(len(tree), NONE, dtype=np.int64)
-    by_direction = np.full((2, len(tree)), NONE, dtype=np.int64)
-    by_direction[direction, position] = np.arange(len(position))
-    opens = (by_direction[FORWARD] >= 0) | (by_direction[BACKWARD] >= 0)
-    combined = (by_direction[FORWARD] >= 0) & (by_direction[BACKWARD] >= 0)
+    frames = distinct(position)
+    of_frame = np.full(len(tree), NONE, dtype=np.int64)
+    of_frame[frames] = np.arange(len(frames))
+    # The last row is for what has no side, the last column for what lies in no frame.
+    steps = np.full((3, len(frames) + 1), NONE, dtype=np.int64)
+    steps[direction, of_frame[position]] = np.arange(len(position))
     # A plain step's frame holds one direction only, whatever phase a row inside it has.
-    plain = np.where(combined, NONE, np.maximum(by_direction[FORWARD], by_direction[BACKWARD]))
-    holder = tree.nearest(opens)
-    chosen = np.where(
-        lookup(combined.astype(np.int64), holder, 0) == 1,
-        np.where(side >= 0, by_direction[np.maximum(side, 0), np.maximum(holder, 0)], NONE),
-        lookup(plain, holder),
-    )
-    return np.where(holder >= 0, chosen, NONE)
+    plain = (steps[FORWARD] == NONE) | (steps[BACKWARD] == NONE)
+    steps[:, plain] = steps[:, plain].max(axis=0)
+    return steps[side, lookup(of_frame, tree.nearest(of_frame != NONE))]
 
 
 def _count_within(step: Int64, chunk: Int64) -> Int64:

@@ -136,11 +136,11 @@ class ColumnBuilder:
     def _add_tables(self, rows: Rows, codes: Codes, start_ns: Int64, duration_ns: Int64) -> None:
         columns: Columns = {
             "name": rows.names(self._strings),
-            "category": TABLE_CODE_OF_CODE[codes],
+            "category": TABLE_CODE_OF_CODE.take(codes),
             "start_ns": start_ns,
             "duration_ns": duration_ns,
         }
-        groups = GROUP_OF_CODE[codes]
+        groups = GROUP_OF_CODE.take(codes)
         processes = rows.identifiers("pid", self.threads.process_ids)
         threads = rows.identifiers("tid", self.threads.thread_ids)
         near = np.flatnonzero(groups < DEVICE_GROUP)
@@ -171,9 +171,9 @@ class ColumnBuilder:
         ):
             part = rows.take(places)
             columns |= {name: _scattered(len(rows), places, part.integers(name)) for name in attributes}
-        is_operator = columns["category"] == CPU_OP
+        operators = np.flatnonzero(columns["category"] == CPU_OP)
         columns["inputs"] = np.zeros(len(rows), np.int32)
-        columns["inputs"][is_operator] = rows.take(np.flatnonzero(is_operator)).inputs(self._inputs)
+        columns["inputs"][operators] = rows.take(operators).inputs(self._inputs)
         self._add_operator_facts(columns, rows)
         self._host.append(columns)
 

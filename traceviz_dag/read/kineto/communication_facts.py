@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -48,14 +48,14 @@ class FactValues(dict[tuple[type, Any], int]):
         """Facts by place, from arguments of one type."""
         return np.array([*arguments], np.int64), self._columns([*arguments.values()])
 
-    def repeated(self, keys: Mapping[int, Hashable], stated: Callable[[Any], Any]) -> Facts:
-        """Facts by place, of a few keys that come again and again: ``stated`` is what one states, None for nothing."""
-        arguments = {key: found for key in dict.fromkeys(keys.values()) if (found := stated(key)) is not None}
-        row_of = {key: row for row, key in enumerate(arguments)}
-        row_at = {place: row_of[key] for place, key in keys.items() if key in row_of}
-        rows = [*row_at.values()]
-        columns = self._columns([*arguments.values()])
-        return np.array([*row_at], np.int64), {name: column[rows] for name, column in columns.items()}
+    def repeated(self, places: Int64, which: Int64, stated: Sequence[Any]) -> Facts:
+        """Facts by place, of a few that come again and again: ``stated`` is what each states, None for nothing, and
+        ``which`` the one at each place."""
+        states = np.array([one is not None for one in stated], bool)
+        kept = np.flatnonzero(states[which])
+        rows = (np.cumsum(states) - 1)[which[kept]]
+        columns = self._columns([one for one in stated if one is not None])
+        return places[kept], {name: column[rows] for name, column in columns.items()}
 
     def _columns(self, arguments: Sequence[Any]) -> Columns:
         if not arguments:
@@ -91,7 +91,10 @@ class FactRows:
         for name in filter(_TEXTS.__contains__, _COLUMNS):
             codes = np.zeros(len(values), np.int32)
             # Codes depend on the file alone: not on the pieces in which it was read.
-            for number in dict.fromkeys(columns[name].tolist()):
+            first = np.full(len(values), len(rows))
+            first[columns[name][::-1]] = np.arange(len(rows) - 1, -1, -1)
+            used = np.flatnonzero(first < len(rows))
+            for number in used[np.argsort(first[used])].tolist():
                 codes[number] = strings[_TEXTS[name](values[number])]
             columns[name] = codes[columns[name]]
         return rows[order], CollectiveFacts(**columns)

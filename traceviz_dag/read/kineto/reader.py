@@ -99,6 +99,7 @@ def read_kineto(path: Path, *, chunk_bytes: int | None = None, scan: bool | None
             if lost is None
             else f"{lost}: the trace lost them; {CAPTURE_AGAIN}",
             breaks_off=not array.complete,
+            digest=source.digest,
         ),
     )
 

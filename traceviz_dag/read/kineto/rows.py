@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.arrays import Float64, Int32, Int64
+from traceviz_dag.arrays import Float64, Int32, Int64, Integers
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.kineto import packing
 from traceviz_dag.read.kineto.communication_facts import Facts, FactValues
@@ -47,7 +47,7 @@ class Rows(Protocol):
     def triples(self, attribute: str) -> Int64:
         """Three dimensions each, shape (len, 3); MISSING for what is no list of three."""
 
-    def inputs(self, known: InputsOnce) -> list[int]:
+    def inputs(self, known: InputsOnce) -> Integers:
         """Numbers of what operators state of their inputs."""
 
     def named(self, values: FactValues) -> Facts:
@@ -84,8 +84,8 @@ class StructRows:
     def triples(self, attribute: str) -> Int64:
         return packing.triples(_reader_of(f"args.{attribute}")(self._rows))
 
-    def inputs(self, known: InputsOnce) -> list[int]:
-        return known.numbers(input_keys(self._rows))
+    def inputs(self, known: InputsOnce) -> Int32:
+        return packing.codes(known.numbers(input_keys(self._rows)), len(self._rows))
 
     def named(self, values: FactValues) -> Facts:
         return values.facts({place: row.args for place, row in enumerate(self._rows) if _names_one(row.args)})
@@ -100,12 +100,17 @@ class StructRows:
         )
 
     def annotated(self, values: FactValues) -> Facts:
-        keys = {
-            place: (row.name, raw_list(row.args.input_sizes), raw_list(row.args.input_types))
-            for place, row in enumerate(self._rows)
-            if may_state_communication(row.name)
-        }
-        return values.repeated(keys, lambda key: annotated_communication(*key))
+        places = [place for place, row in enumerate(self._rows) if may_state_communication(row.name)]
+        telling = [self._rows[place] for place in places]
+        number_of: dict[tuple[str, bytes, bytes], int] = {}
+        which = [
+            number_of.setdefault(
+                (row.name, raw_list(row.args.input_sizes), raw_list(row.args.input_types)), len(number_of)
+            )
+            for row in telling
+        ]
+        stated = [annotated_communication(*key) for key in number_of]
+        return values.repeated(np.array(places, np.int64), np.array(which, np.int64), stated)
 
 
 def _names_one(arguments: Any) -> bool:

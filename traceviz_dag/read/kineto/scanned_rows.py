@@ -35,7 +35,6 @@ from traceviz_dag.read.kineto.stated_inputs import (
     COMMUNICATION_OPERATOR,
     VALUED,
     InputsOnce,
-    StatedCommunication,
     annotated_communication,
     input_key,
     may_state_communication,
@@ -131,11 +130,11 @@ class PieceScanner:
             return None
         try:
             codes = self._codes(events[:, to.CATEGORY])
-            at = np.flatnonzero(GROUP_OF_CODE[codes] < REST_GROUP)
+            at = np.flatnonzero(GROUP_OF_CODE.take(codes) < REST_GROUP)
             names = events[at, to.NAME]
             duration_ns = events[at, to.DURATION]
             # Without a duration an event may be the begin or the end of one.
-            if (events[at, to.ODD] & _READ_OF_CODE[codes[at]]).any() or (duration_ns == MISSING).any():
+            if (events[at, to.ODD] & _READ_OF_CODE.take(codes[at])).any() or (duration_ns == MISSING).any():
                 return None
             seen = events[at, to.SEEN]
             self._know(names)
@@ -167,22 +166,23 @@ class PieceScanner:
         """Facts of annotations, by tokens of name, sizes, types and strides."""
         telling = np.flatnonzero(self._tells[tokens[:, 0]])
         # Strides say nothing: annotations that have the other three in common are alike.
-        alike = tokens[telling].astype(np.uint16).view(np.int64)[:, 0] & (1 << 48) - 1
+        together = tokens[telling].astype(np.uint16).view(np.int64)[:, 0] & (1 << 48) - 1
+        alike, which = np.unique(together, return_inverse=True)
+        stated = [
+            annotated_communication(self._decoded[name], self._raw(sizes), self._raw(types))
+            for name, sizes, types in zip(*(alike >> 16 * place & 0xFFFF for place in range(3)), strict=True)
+        ]
+        return values.repeated(telling, which, stated)
 
-        def stated(each: int) -> StatedCommunication | None:
-            name, sizes, types = (each >> 16 * place & 0xFFFF for place in range(3))
-            return annotated_communication(self._decoded[name], self._raw(sizes), self._raw(types))
-
-        return values.repeated(dict(zip(telling.tolist(), alike.tolist(), strict=True)), stated)
-
-    def inputs(self, tokens: Int64, known: InputsOnce) -> list[int]:
+    def inputs(self, tokens: Int64, known: InputsOnce) -> Int64:
         """The numbers of what operators state of their inputs, by tokens of sizes, types, strides and values."""
         # The token of nothing is 0, as are the last bits of MISSING.
-        together = tokens.astype(np.uint16).view(np.uint64)[:, 0].tolist()
+        together = tokens.astype(np.uint16).view(np.uint64)[:, 0]
+        alike, first, which = np.unique(together, return_index=True, return_inverse=True)
         numbers = self._input_numbers
-        new = [each for each in dict.fromkeys(together) if each not in numbers]
+        new = [each for each in alike[np.argsort(first)].tolist() if each not in numbers]
         numbers.update(zip(new, known.numbers([self._input_key(each) for each in new]), strict=True))
-        return [numbers[each] for each in together]
+        return np.array([numbers[each] for each in alike.tolist()], np.int64)[which]
 
     def _input_key(self, together: int) -> bytes:
         return input_key(*(self._raw(together >> 16 * place & 0xFFFF) for place in range(4)))
@@ -283,7 +283,7 @@ class ScannedRows:
         first = _COLUMN_OF[attribute]
         return self.events[self.at, first : first + 3]
 
-    def inputs(self, known: InputsOnce) -> list[int]:
+    def inputs(self, known: InputsOnce) -> Int64:
         return self.scanner.inputs(self.events[self.at, to.SIZES : to.VALUES + 1], known)
 
     def named(self, values: FactValues) -> Facts:
