@@ -8,7 +8,7 @@ import re
 from tests.commands.test_ncu import launches, run
 from tests.kineto_file import KinetoFile
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.operation_summaries import operations
+from traceviz_dag.lake.operation_summaries import OPERATIONS_SQL, asked
 
 
 def test_titles_say_whose_sums_they_are_in_every_way_of_summing():
@@ -23,7 +23,7 @@ def test_backward_passes_that_only_their_forward_pass_tells_apart_are_rows_of_th
     home, _ = launches()
     lake = Lake(home)
     (run_name, iteration) = lake.query("SELECT DISTINCT run, iteration FROM operations").to_pylist()[0].values()
-    rows = operations(lake, run_name, iteration).to_pylist()
+    rows = asked(lake, OPERATIONS_SQL, run_name, iteration, rank=None).to_pylist()
     backward = [row for row in rows if row["name"] == "_LinearBackward"]
     assert len(backward) == 2 and len({row["tera_flops_per_s"] for row in backward}) == 2
     assert all(re.match(r"of \[\[", row["shapes"]) for row in backward)

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW, comparable
+from traceviz_dag.analyze.slow_ranks import comparable
+from traceviz_dag.analyze.slow_words import LEAST_ITEMS, SLOWER_THAN_FEW
 from traceviz_dag.arrays import Float64, number_groups
 from traceviz_dag.spans import spanned
 from traceviz_dag.tables import GROUP_SPEEDS

@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from traceviz_dag.analyze.slow_ranks import ATTENTION, MEMORY_BOUND, PRODUCTS, SLOWER
+from traceviz_dag.analyze.slow_ranks import ATTENTION, MEMORY_BOUND, PRODUCTS
 from traceviz_dag.analyze.slow_times import SlowTime, slow_time
+from traceviz_dag.analyze.slow_words import SLOWER
 from traceviz_dag.analyze.wording import counted, duration, numbered
 from traceviz_dag.tables import CLASS_SPEEDS, RANK_SPEEDS
 from traceviz_dag.vocabulary import SlowKind

@@ -30,6 +30,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import lower_median
+from traceviz_dag.analyze.slow_words import LEAST_ITEMS, MEMORY_SLOWER, SLOWER, SLOWER_THAN_FEW
 from traceviz_dag.analyze.work_evidence import (
     OF_LAYERS,
     WorkEvidence,
@@ -43,15 +44,8 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import CLASS_SPEEDS, RANK_SPEEDS
 from traceviz_dag.vocabulary import Phase
 
-SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
-"""How much longer than the median of its peers a rank takes for an item to count: the second one where it has fewer
-than three peers, whose spread cannot be known."""
-
 SPREADS = 5.0
 """And by how many median absolute deviations of the stage's ranks."""
-
-LEAST_ITEMS = 0.8
-"""Share of the items in which a slow rank is slower."""
 
 _HALF = 0.5
 """Share of the items in which a rank is slower that is slow for a part of the step."""
@@ -66,9 +60,6 @@ _FEW_PEERS = 3
 
 _EXTRA = 0.005
 """Time of kernels that no peer runs so often, to that of the same kernels, from which a rank does extra work."""
-
-MEMORY_SLOWER = 1.1
-"""How much longer kernels bound by memory take at least where memory alone is slow."""
 
 
 _ONE_KERNEL_SLOWER, _ONE_KERNEL_PART = 1.2, 0.01

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import lower_medians_of_others
-from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_words import LEAST_ITEMS, SLOWER_THAN_FEW
 from traceviz_dag.analyze.work_evidence import bound_by_memory, plain_codes, sizes_of, work_by_grid
 from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.tables import STAGE_SPEEDS

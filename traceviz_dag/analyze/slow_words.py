@@ -1,4 +1,7 @@
-"""What is said of a slow rank, from its row of table ``rank_speeds``."""
+"""When a rank counts as slow, and what is said of one, from its row of table ``rank_speeds``.
+
+Commands start with it, so it imports nothing that measures.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,16 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from traceviz_dag.analyze.wording import numbered
+
+SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
+"""How much longer than the median of its peers a rank takes for an item to count: the second one where it has fewer
+than three peers, whose spread cannot be known."""
+
+LEAST_ITEMS = 0.8
+"""Share of the items in which a slow rank is slower."""
+
+MEMORY_SLOWER = 1.1
+"""How much longer kernels bound by memory take at least where memory alone is slow."""
 
 MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids show how much it has to do"
 """What is said of a slow rank where nothing shows that it has as much to do as its peers."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.kernel_intervals import numbers
 from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
@@ -120,7 +120,7 @@ def _by_rank(microbatches: pa.Table) -> tuple[Int64, Int64, Int64]:
     )
     table = microbatches.filter(pc.and_(wanted, pc.is_valid(microbatches["stage"])))
     names = ("rank", "stage", "step", "microbatch", "compute_ns")
-    rank, stage, step, microbatch, compute = (optional_integers(table, name) for name in names)
+    rank, stage, step, microbatch, compute = (numbers(table[name]) for name in names)
     if not len(rank):
         nothing = np.empty(0, np.int64)
         return nothing, nothing, nothing

@@ -21,10 +21,9 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_wrapped, rest_of, shown
-from traceviz_dag.commands.common.summary import STEP_KINDS
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.pipeline.answers.findings import findings_answer, findings_rows, step_in_words
-from traceviz_dag.pipeline.answers.iterations import cut_statements, heading, untold_waits
+from traceviz_dag.pipeline.answers.iterations import STEP_KINDS, cut_statements, heading, untold_waits
 from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 
 if TYPE_CHECKING:

@@ -42,6 +42,11 @@ SELECT
 GROUP BY ALL
 ORDER BY kernel_ns DESC, name, phase, shapes, number_format
 """
+"""Operations other than communications by name, phase, sizes of inputs and number format; the longest first.
+
+Of the backward pass of an autograd function ``shapes`` are "of" those of its forward pass. An operation without a
+name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns, roofline_ns and
+efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound."""
 
 _GROUPS = f"""
 SELECT CAST(name AS VARCHAR) AS name, {_MEASURES},
@@ -52,6 +57,10 @@ ORDER BY kernel_ns DESC, name
 """
 
 CLASSES_SQL = f"WITH parts AS (SELECT operation_class AS name, * {_HERE}) {_GROUPS}"
+"""Operations by class.
+
+Columns: name, kernel_ns, roofline_ns and efficiency (NULL where not known of all), headroom_ns, and unknown_ns,
+which has no roofline."""
 
 MODULES_SQL = f"""
 WITH ran AS (
@@ -65,6 +74,9 @@ WITH ran AS (
         USING (rank, operation_id)
 )
 {_GROUPS}"""
+"""Kernels other than communications by the class of the innermost module of ``module_path``.
+
+Columns as of ``CLASSES_SQL``; name is NULL for kernels of no module."""
 
 REASONS_SQL = f"""
 SELECT reason, CAST(sum(kernel_ns) AS BIGINT) AS kernel_ns
@@ -72,6 +84,7 @@ SELECT reason, CAST(sum(kernel_ns) AS BIGINT) AS kernel_ns
 GROUP BY reason
 ORDER BY kernel_ns DESC, reason
 """
+"""The kernel time without a roofline, communications left out, by the reason."""
 
 PEAKS_SQL = f"""
 SELECT DISTINCT CAST(gpu AS VARCHAR) AS gpu, CAST(number_format AS VARCHAR) AS number_format, peak_flops_per_s,
@@ -79,6 +92,8 @@ SELECT DISTINCT CAST(gpu AS VARCHAR) AS gpu, CAST(number_format AS VARCHAR) AS n
 {_HERE} AND roofline_ns IS NOT NULL
 ORDER BY gpu, peak_flops_per_s NULLS LAST, number_format
 """
+"""The peaks that were used: gpu, number_format, peak_flops_per_s (NULL where only memory counts) and
+memory_bytes_per_s."""
 
 
 STEP_FLOPS_SQL = f"""
@@ -127,6 +142,10 @@ SELECT rank, stage, products, attention, memory_bound, transfers, kind
 FROM rank_speeds JOIN classes USING (rank) WHERE run = $run AND iteration = $iteration AND {rank}
 ORDER BY kind IS NULL, greatest(products, attention, memory_bound, transfers) DESC, rank
 """
+"""Ranks with peers, those of a kind first, then the slowest in a class.
+
+Columns: rank, stage, the ratio of each class of work to the median peer (NULL where nothing compares), kind (NULL
+where nothing is slow)."""
 
 
 CONTENTION_SQL = f"""
@@ -143,8 +162,13 @@ WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL 
 GROUP BY 1, 2, 3, 4
 ORDER BY extra_ns DESC, name, phase, shapes, kernel
 """
+"""Operations that run beside communication and alone, the most extra time first.
+
+Columns: name, phase, shapes, kernel; alone and beside (how many kernels), alone_ns and beside_ns (means of the
+ranks' medians), slowdown, extra_ns."""
 
 SAVINGS_SQL = "FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}"
+"""The rows of table ``overlap_savings``."""
 
 LAUNCHED_SQL = f"""
 SELECT
@@ -168,67 +192,6 @@ def launched(lake: Lake, run: str, iteration: int, rank: int | None = None) -> p
     bytes (of a call of the operation), calls (the operation's, of which each kernel has its part), launches, median_ns.
     """
     return asked(lake, LAUNCHED_SQL, run, iteration, rank)
-
-
-def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """Operations that run beside communication and alone, the most extra time first.
-
-    Columns: name, phase, shapes, kernel; alone and beside (how many kernels), alone_ns and beside_ns (means of the
-    ranks' medians), slowdown, extra_ns.
-    """
-    return asked(lake, CONTENTION_SQL, run, iteration, rank)
-
-
-def overlap_savings(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """The rows of table ``overlap_savings``, for ``analyze.mean_savings``."""
-    return asked(lake, SAVINGS_SQL, run, iteration, rank)
-
-
-def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """Ranks with peers, those of a kind first, then the slowest in a class.
-
-    Columns: rank, stage, the ratio of each class of work to the median peer (NULL where nothing compares), kind (NULL
-    where nothing is slow).
-    """
-    return asked(lake, SAME_WORK_SQL, run, iteration, rank)
-
-
-def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """Operations other than communications by name, phase, sizes of inputs and number format; the longest first.
-
-    Of the backward pass of an autograd function ``shapes`` are "of" those of its forward pass. An operation without a
-    name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns, roofline_ns and
-    efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound.
-    """
-    return asked(lake, OPERATIONS_SQL, run, iteration, rank)
-
-
-def operation_classes(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """Operations by class.
-
-    Columns: name, kernel_ns, roofline_ns and efficiency (NULL where not known of all), headroom_ns, and unknown_ns,
-    which has no roofline.
-    """
-    return asked(lake, CLASSES_SQL, run, iteration, rank)
-
-
-def innermost_modules(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """Kernels other than communications by the class of the innermost module of ``module_path``.
-
-    Columns as of :func:`operation_classes`; name is NULL for kernels of no module.
-    """
-    return asked(lake, MODULES_SQL, run, iteration, rank)
-
-
-def unknown_operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """The kernel time without a roofline, communications left out, by the reason."""
-    return asked(lake, REASONS_SQL, run, iteration, rank)
-
-
-def used_peaks(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """The peaks that were used: gpu, number_format, peak_flops_per_s (NULL where only memory counts) and
-    memory_bytes_per_s."""
-    return asked(lake, PEAKS_SQL, run, iteration, rank)
 
 
 def asked(lake: Lake, sql: str, run: str, iteration: int, rank: int | None) -> pa.Table:

@@ -21,10 +21,11 @@ from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.analyze.slow_groups import NODE, STAGE, TENSOR_GROUP, slow_groups
 from traceviz_dag.analyze.slow_kinds import name_kinds
-from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW, of_all_gpus, of_equal_gpus
+from traceviz_dag.analyze.slow_ranks import of_all_gpus, of_equal_gpus
 from traceviz_dag.analyze.slow_ranks import speeds as rank_speeds
 from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.slow_times import KERNEL_COLUMNS
+from traceviz_dag.analyze.slow_words import SLOWER_THAN_FEW
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds

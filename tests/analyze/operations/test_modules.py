@@ -7,7 +7,7 @@ import pytest
 
 from tests.analyze.across_ranks import simulated
 from traceviz_dag.lake.module_summaries import modules, modules_and_layers
-from traceviz_dag.lake.operation_summaries import innermost_modules
+from traceviz_dag.lake.operation_summaries import MODULES_SQL, asked
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Recompute
 
@@ -48,7 +48,9 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
     assert len(windows) == job.dp
     assert layer["step_share"] == pytest.approx(layer["kernel_ns"] / sum(windows))
     # By the innermost module it is the same: what holds no other has all its time there, backward steps too.
-    innermost = {row["name"]: row["kernel_ns"] for row in innermost_modules(*place).to_pylist()}
+    innermost = {
+        row["name"]: row["kernel_ns"] for row in asked(place[0], MODULES_SQL, *place[1:], rank=None).to_pylist()
+    }
     inside = {row["module"].rpartition("/")[0] for row in rows}
     leaves: dict[str, int] = {}
     for row in rows:

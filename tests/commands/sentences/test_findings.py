@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.sentences.printed import Home
 from tests.sets import fast
-from traceviz_dag.analyze.waits.experts import UNEVEN
+from traceviz_dag.analyze.findings.rules.expert_load import UNEVEN
 from traceviz_dag.commands.findings import open_questions
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError

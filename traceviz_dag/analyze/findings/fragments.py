@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, MEMORY_SLOWER, SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_words import LEAST_ITEMS, MEMORY_SLOWER, SLOWER_THAN_FEW
 
 STAGES = "(SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration)"
 """A table: rank, stage."""

@@ -10,9 +10,6 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import number_groups
 from traceviz_dag.read.events import MISSING
 
-UNEVEN = 1.1
-"""Load from which experts count as unevenly loaded; 1 is even, and a healthy router keeps within 1.07."""
-
 _LOAD_COLUMNS = {"rank": pa.int64(), "exchanges": pa.int64(), "elements": pa.int64(), "load": pa.float64()}
 
 

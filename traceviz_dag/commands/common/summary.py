@@ -16,10 +16,10 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.queries import trace_files
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
-from traceviz_dag.pipeline.answers.iterations import blame_statements, cut_statements, slow_statements
+from traceviz_dag.pipeline.answers.iterations import STEP_KINDS, blame_statements, cut_statements, slow_statements
 from traceviz_dag.tables import TABLES
 from traceviz_dag.tables.rows import IterationRow, rows_of
-from traceviz_dag.vocabulary import StepKind, WindowFrom
+from traceviz_dag.vocabulary import WindowFrom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,13 +38,6 @@ _WINDOWS: dict[str, str] = {
     "launched in it (column window_from of overlap)",
     WindowFrom.UNKNOWN_LAUNCHES: "launches of kernels are not recorded: a step lasts as long as on the host",
 }
-
-STEP_KINDS: dict[str, str] = {
-    StepKind.FORWARD_ONLY: "forward only: no backward pass, no optimizer",
-    StepKind.INFERENCE: "inference: no training step; see its gaps, launches, kernels and copies",
-    StepKind.GRAPH_REPLAY: "replays of CUDA graphs without phases; see their gaps, launches, kernels and copies",
-}
-"""What the first line says of an iteration that is no training step."""
 
 _LEAST_OUTSIDE = 0.0005
 """Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze.wording import milliseconds, numbered, own_delay
+from traceviz_dag.vocabulary import StepKind
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.slow_words import SlowRank
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
 MOST_RANKS = 5
 """So many of the ranks of which the same is said get lines of their own."""
+
+
+STEP_KINDS: dict[str, str] = {
+    StepKind.FORWARD_ONLY: "forward only: no backward pass, no optimizer",
+    StepKind.INFERENCE: "inference: no training step; see its gaps, launches, kernels and copies",
+    StepKind.GRAPH_REPLAY: "replays of CUDA graphs without phases; see their gaps, launches, kernels and copies",
+}
+"""What the first line says of an iteration that is no training step."""
 
 
 def place(iteration: StoredIteration) -> dict[str, Any]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
-from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.analyze.wording import counted
 from traceviz_dag.vocabulary import FindingClass
+
+UNEVEN = 1.1
+"""Load from which experts count as unevenly loaded; 1 is even, and a healthy router keeps within 1.07."""
 
 _SQL = f"""
 SELECT

@@ -7,8 +7,7 @@ from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
-from traceviz_dag.analyze.slow_ranks import SLOWER
-from traceviz_dag.analyze.slow_words import MAY_BE_WORK, in_steps
+from traceviz_dag.analyze.slow_words import MAY_BE_WORK, SLOWER, in_steps
 from traceviz_dag.analyze.waits.blamed import share_of_step
 from traceviz_dag.analyze.wording import counted, duration, own_delay
 from traceviz_dag.vocabulary import FindingClass, SlowKind

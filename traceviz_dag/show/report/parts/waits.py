@@ -10,12 +10,12 @@ import numpy as np
 from markupsafe import Markup
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.findings.rules.expert_load import UNEVEN
 from traceviz_dag.analyze.findings.verdict import RELATIONS, Lead
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.measures import measure
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blamed import JUDGED_COLUMNS, judged_waits, nobody_blamed, wait_basis
-from traceviz_dag.analyze.waits.experts import UNEVEN
 from traceviz_dag.analyze.waits.unknown_waits import uncertain_waits
 from traceviz_dag.analyze.wording import activity, capitalised, numbered
 from traceviz_dag.printable import printable
