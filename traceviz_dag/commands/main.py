@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from pkgutil import iter_modules
 from tempfile import NamedTemporaryFile
+from types import FrameType
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -165,7 +167,8 @@ def _options(
 def main() -> None:
     """Run the program; an error that a user can fix is one line on stderr and its exit code, 2 but for an interrupt.
 
-    With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already.
+    With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already. Who is
+    asked to end (SIGTERM) does so as by Ctrl-C, so that it tidies up, with the exit code that a shell gives for it.
     """
     outlive_readers()
     # OpenBLAS starts a thread for each core when numpy is imported, and they wait busily: a third of the processor time
@@ -182,7 +185,18 @@ def main() -> None:
     # Threads have ended then, and what registers later has run. Python would free object by object what the system
     # takes back at once: a sixth of the time of a small command.
     atexit.register(leave)
+    asked: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
     code = _run(sys.argv[1:])
+    if asked and code == StoppedError.exit_code:
+        code = 128 + asked[0]
     sys.exit(code)
 
 
