@@ -447,3 +447,19 @@ def test_names_that_an_export_lacks_concern_commands_that_show_them(tmp_path):
     assert answer.code == 2 and "3 calls without a name; export it again" in answer.err
     assert all(row["partial"] for row in call("nsys", "calls", path, *home, "--json").json)
     assert [call("nsys", command, path, *home).code for command in ("overlap", "launches", "gaps")] == [2, 0, 0]
+
+
+def test_pages_files_and_screens_of_a_profile_say_what_it_lacks(tmp_path):
+    lacking = small_export()
+    lacking.kernel(500, "late", "odd")
+    home = ("--home", tmp_path / "home")
+    for export, name in ((lacking, "lacking"), (small_export(), "whole")):
+        path = export.write(tmp_path / f"{name}.sqlite")
+        told = [profile_model(path, tmp_path / "home").notes]
+        for command, ending in (("viewer", "html"), ("perfetto", "pftrace"), ("export-json", "json")):
+            output = tmp_path / f"{name}.{ending}"
+            assert call("nsys", command, path, "--output", output, *home).code == (2 if name == "lacking" else 0)
+            told.append(output.read_text(errors="replace"))
+        assert json.loads(told.pop())["partial"] is (name == "lacking")
+        mark = "PARTIAL: 1 row of table CUPTI_ACTIVITY_KIND_KERNEL without usable times"
+        assert [mark in str(one) for one in told] == [name == "lacking"] * 3

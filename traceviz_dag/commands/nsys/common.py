@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
-from traceviz_dag.analyze.wording import counted, seconds
+from traceviz_dag.analyze.nsys.lost import KERNEL_TABLES, lost_rows
+from traceviz_dag.analyze.wording import seconds
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.errors import IncompleteError, TracevizError, UsageError
@@ -46,7 +46,6 @@ IterationOption = Annotated[
 ]
 
 Concerns = Callable[[RowFault], bool]
-_OF_KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
 _NUMBERS = re.compile(r"[\s,]+")
 
 
@@ -76,15 +75,7 @@ class Opened:
     @property
     def faults(self) -> str:
         """What the answer lacks by now, rows of the export that cannot be used; empty where it lacks nothing."""
-        rows = Counter[tuple[str, bool]]()
-        for fault in self._faults():
-            rows[fault.source, fault.nameless] += fault.rows
-        return ", ".join(
-            _nameless(source, count)
-            if nameless
-            else f"{counted(count, 'row', 'rows')} of table {source} without usable times, GPU or thread, left out"
-            for (source, nameless), count in rows.items()
-        )
+        return lost_rows(self._faults())
 
     def _faults(self) -> list[RowFault]:
         return [fault for fault in self.profile.faults() if self.concerns(fault)]
@@ -104,15 +95,9 @@ class Opened:
         print_json([marked(row) for row in answer] if isinstance(answer, list) else marked(answer))
 
 
-def _nameless(source: str, count: int) -> str:
-    if source.startswith(_OF_KERNELS):
-        return f"{counted(count, 'kernel', 'kernels')} without a name, so what communicates is not known"
-    return f"{counted(count, 'call', 'calls')} without a name"
-
-
 def names_of_kernels(fault: RowFault) -> bool:
     """What concerns an answer that names kernels, and no calls."""
-    return not fault.nameless or fault.source.startswith(_OF_KERNELS)
+    return not fault.nameless or fault.source.startswith(KERNEL_TABLES)
 
 
 def no_names(fault: RowFault) -> bool:
@@ -122,7 +107,7 @@ def no_names(fault: RowFault) -> bool:
 
 def no_kernels(fault: RowFault) -> bool:
     """What concerns an answer that depends on no kernel."""
-    return not fault.source.startswith(_OF_KERNELS)
+    return not fault.source.startswith(KERNEL_TABLES)
 
 
 @contextmanager
@@ -144,7 +129,7 @@ def opened(
     """
     asked = Clip.of_seconds(*trim) if trim is not None else None
     profile = open_profile(path, home)
-    if not any(rows for table, rows in profile.store.facts_so_far.tables.items() if table.startswith(_OF_KERNELS)):
+    if not any(rows for table, rows in profile.store.facts_so_far.tables.items() if table.startswith(KERNEL_TABLES)):
         fault = "no kernels were recorded, so GPUs seem idle; capture with --trace=cuda,nvtx"
         typer.echo(f"traceviz: {path.name}: {fault}", err=True)
     window = asked.within(profile) if asked is not None else None

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.analyze.nsys.lost import partial_mark
 from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.columns import integers
 from traceviz_dag.read.nsys.profile import NsysProfile
@@ -48,6 +49,8 @@ def write_perfetto(profile: NsysProfile, gpus: Sequence[Activity], path: Path, w
         launched: list[Int64] = []
         for place, gpu in enumerate(gpus):
             track = trace.add_track(gpu_label(gpu.device), order=place)
+            if mark := partial_mark(profile, [gpu.device]):
+                trace.add_track(mark, track)
             launched.append(_add_gpu(trace, track, profile, gpu, base, window))
         launching = np.unique(np.concatenate(launched))
         for place, process in enumerate(np.unique(np.concatenate([gpu.process for gpu in gpus])).tolist(), len(gpus)):
