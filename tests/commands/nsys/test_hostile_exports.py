@@ -439,6 +439,15 @@ def test_calls_of_no_thread_are_left_out_and_counted(tmp_path):
     assert call("nsys", "overlap", path, *home).code == 0
 
 
+def test_ranges_of_no_thread_are_left_out_and_counted(tmp_path):
+    path = small_export().write(tmp_path / "export.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE NVTX_EVENTS SET globalTid = NULL WHERE text = 'forward'")
+        connection.commit()
+    answer = call("nsys", "tree", path, "--home", tmp_path / "home")
+    assert answer.code == 2 and "1 row of table NVTX_EVENTS without usable times, GPU or thread" in answer.err
+
+
 def test_names_that_an_export_lacks_concern_commands_that_show_them(tmp_path):
     path, home = small_export().write(tmp_path / "export.sqlite"), ("--home", tmp_path / "home")
     with closing(sqlite3.connect(path)) as connection:
@@ -463,3 +472,20 @@ def test_pages_files_and_screens_of_a_profile_say_what_it_lacks(tmp_path):
         assert json.loads(told.pop())["partial"] is (name == "lacking")
         mark = "PARTIAL: 1 row of table CUPTI_ACTIVITY_KIND_KERNEL without usable times"
         assert [mark in str(one) for one in told] == [name == "lacking"] * 3
+
+
+def test_a_name_that_is_not_found_may_be_that_of_a_row_that_was_left_out(tmp_path):
+    export = small_export()
+    export.range(50, "soon", "odd")
+    path, home = export.write(tmp_path / "export.sqlite"), ("--home", tmp_path / "home")
+    answer = call("nsys", "search", path, "odd", *home)
+    assert answer.code == 2 and "1 row of table NVTX_EVENTS" in answer.err
+
+
+@pytest.mark.parametrize("table", ["OSRT_API", "GPU_METRICS"])
+def test_perfetto_takes_what_starts_before_the_clock_of_the_capture(tmp_path, table):
+    export = small_export()
+    export.system_call(-30 if table == "OSRT_API" else 30, 40)
+    export.add("GPU_METRICS", {"timestamp": -30 if table == "GPU_METRICS" else 30, "typeId": 0, "value": 1})
+    path, output = export.write(tmp_path / "export.sqlite"), tmp_path / "out.pftrace"
+    assert call("nsys", "perfetto", path, "--output", output, "--home", tmp_path / "home").code == 0

@@ -96,12 +96,14 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
 
 
 def _forwards(schema: NsysSchema, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-    """The pieces without ranges that end before they start, or at no time; the end of a mark is none."""
+    """The pieces without ranges that end before they start, or at no time, and without those of no thread, where the
+    export has threads; the end of a mark is none."""
     for columns, kept in pieces:
         start = integers_of(columns["start_ns"])
         end = integers_of(columns["end_ns"]) if "end_ns" in columns else start
         ends = (end >= start) & (end < LAST_INSTANT_NS)
-        good = ends | (end == MISSING) | (_kinds(integers_of(columns["type"])) == MARK)
+        known = integers_of(columns["thread"]) != MISSING if "thread" in columns else True
+        good = known & (ends | (end == MISSING) | (_kinds(integers_of(columns["type"])) == MARK))
         if good.all():
             yield columns, kept
             continue
