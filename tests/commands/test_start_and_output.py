@@ -185,7 +185,7 @@ def test_the_end_of_the_program_runs_what_it_registered_and_frees_nothing_object
         "import atexit, sys; from traceviz_dag.commands import main as program\n"
         "class Freed:\n    def __del__(self): print('freed', file=sys.stderr)\n"
         "kept, run = Freed(), program._run\n"
-        "program._run = lambda words: [run(words), atexit.register(print, 'ended')][0]\n"
+        "program._run = lambda *given: [run(*given), atexit.register(print, 'ended')][0]\n"
         "program.main()"
     )
     for words, code in ((["--version"], 0), (["no command"], 2)):

@@ -194,9 +194,9 @@ def main() -> None:
 
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, end)
-    code = _run(sys.argv[1:])
-    if asked and code == StoppedError.exit_code:
-        code = 128 + asked[0]
+    code = _run(sys.argv[1:], asked)
+    if signal.getsignal(signal.SIGTERM) is end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # What is left would show where it was interrupted.
     sys.exit(code)
 
 
@@ -210,29 +210,39 @@ _INTERRUPTED = "Query interrupted"
 _NO_THREAD = "the system gives no further thread; free memory, or raise the limit of processes (ulimit -u)"
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(words: Sequence[str], asked: Sequence[int] = ()) -> int:
+    """Run a command; its exit code.
+
+    Args:
+        asked: the signal that asked the program to end, once one did.
+    """
     try:
         adapt()
         code = int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
         sys.stdout.flush()  # Where it cannot be written is reported here, and not by Python at its end.
         return code
     except TracevizError as error:
-        _answer(words, error, error.exit_code)
+        code = _stopped(asked) if isinstance(error, StoppedError) else error.exit_code
+        _answer(words, error, code)
         typer.echo(f"traceviz: {printable(str(error))}", err=True)
-        return error.exit_code
+        return code
     except (KeyboardInterrupt, typer.Abort):
-        return StoppedError.exit_code
+        return _stopped(asked)
     except (OSError, MemoryError) as error:
         line = file_system_line(error) if isinstance(error, OSError) else _NO_MEMORY
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into a line
         if hasattr(error, "format_message"):
             return _usage(words, error)
         if str(error) == _INTERRUPTED:
-            return StoppedError.exit_code
+            return _stopped(asked)
         line = _NO_THREAD if str(error) == _REFUSED_THREAD else _fault_of_ours(error)
     _answer(words, line, BAD_INPUT)
     typer.echo(f"traceviz: {printable(' '.join(line.split()))}", err=True)
     return BAD_INPUT
+
+
+def _stopped(asked: Sequence[int]) -> int:
+    return 128 + asked[0] if asked else StoppedError.exit_code
 
 
 def _fault_of_ours(error: Exception) -> str:
