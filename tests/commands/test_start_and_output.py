@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,6 +59,33 @@ runpy.run_module("traceviz_dag", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+WITH_WORKERS = """
+from waiting import wait
+from traceviz_dag.commands import main
+from traceviz_dag.system.processes import spread
+main.app = lambda *_, **__: list(spread(wait, "ab", 2))
+main.main()
+"""
+
+
+def test_sigterm_ends_a_command_and_its_workers_quietly(tmp_path):
+    begun = tmp_path / "a"
+    wait = f"import pathlib, time\ndef wait(name):\n    (pathlib.Path({str(tmp_path)!r}) / name).touch()\n"
+    (tmp_path / "waiting.py").write_text(f"{wait}    time.sleep(600)\n")
+    main = subprocess.Popen(
+        [sys.executable, "-c", WITH_WORKERS],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    main.terminate()
+    # Workers and the process that counts their semaphores hold the other end, too.
+    assert (main.communicate(timeout=60)[1], main.returncode) == ("", 143)
 
 
 OUTLIVE = "from traceviz_dag.commands.common.pipes import outlive_readers as o; o(); "
@@ -156,7 +185,7 @@ def test_the_end_of_the_program_runs_what_it_registered_and_frees_nothing_object
         "import atexit, sys; from traceviz_dag.commands import main as program\n"
         "class Freed:\n    def __del__(self): print('freed', file=sys.stderr)\n"
         "kept, run = Freed(), program._run\n"
-        "program._run = lambda words: [run(words), atexit.register(print, 'ended')][0]\n"
+        "program._run = lambda *given: [run(*given), atexit.register(print, 'ended')][0]\n"
         "program.main()"
     )
     for words, code in ((["--version"], 0), (["no command"], 2)):

@@ -112,3 +112,6 @@ def test_a_run_of_the_home_in_the_place_of_a_path_leads_to_the_option_that_takes
     assert answer.code == 2 and "job: no such file or folder; the home has a run of that name" in answer.err
     assert "--run job" in answer.err
     assert "--run" not in call(command, "other", "--home", "home").err
+    for given, option in (("jo", "--run job?"), ("jb@7", "--run job?"), ("job@8", "--run job --iteration 7")):
+        answer = call(command, given, "--home", "home")
+        assert answer.code == 2 and f"{given}: no such file or folder" in answer.err and option in answer.err

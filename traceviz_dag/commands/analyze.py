@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from traceviz_dag.commands.common.across import end_untold
-from traceviz_dag.commands.common.ending import end_on
 from traceviz_dag.commands.common.failures import changed_lines, end_failed, tell_failures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
@@ -131,9 +129,6 @@ def analyze(
     def tell(line: str) -> None:
         console.print(f"traceviz: {line}", soft_wrap=True, highlight=False, markup=False)
 
-    if cluster:
-        # Workers elsewhere do not end with this process by themselves.
-        end_on(signal.SIGTERM)
     found: list[Completeness] = []
     summaries: list[dict[str, Any]] = []
     reports: dict[tuple[str, int], str] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from pkgutil import iter_modules
 from tempfile import NamedTemporaryFile
+from types import FrameType
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -165,7 +167,8 @@ def _options(
 def main() -> None:
     """Run the program; an error that a user can fix is one line on stderr and its exit code, 2 but for an interrupt.
 
-    With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already.
+    With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already. Who is
+    asked to end (SIGTERM) does so as by Ctrl-C, so that it tidies up, with the exit code that a shell gives for it.
     """
     outlive_readers()
     # OpenBLAS starts a thread for each core when numpy is imported, and they wait busily: a third of the processor time
@@ -182,7 +185,18 @@ def main() -> None:
     # Threads have ended then, and what registers later has run. Python would free object by object what the system
     # takes back at once: a sixth of the time of a small command.
     atexit.register(leave)
-    code = _run(sys.argv[1:])
+    asked: list[int] = []
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.signal(number, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, end)
+    code = _run(sys.argv[1:], asked)
+    if signal.getsignal(signal.SIGTERM) is end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # What is left would show where it was interrupted.
     sys.exit(code)
 
 
@@ -196,29 +210,39 @@ _INTERRUPTED = "Query interrupted"
 _NO_THREAD = "the system gives no further thread; free memory, or raise the limit of processes (ulimit -u)"
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(words: Sequence[str], asked: Sequence[int] = ()) -> int:
+    """Run a command; its exit code.
+
+    Args:
+        asked: the signal that asked the program to end, once one did.
+    """
     try:
         adapt()
         code = int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
         sys.stdout.flush()  # Where it cannot be written is reported here, and not by Python at its end.
         return code
     except TracevizError as error:
-        _answer(words, error, error.exit_code)
+        code = _stopped(asked) if isinstance(error, StoppedError) else error.exit_code
+        _answer(words, error, code)
         typer.echo(f"traceviz: {printable(str(error))}", err=True)
-        return error.exit_code
+        return code
     except (KeyboardInterrupt, typer.Abort):
-        return StoppedError.exit_code
+        return _stopped(asked)
     except (OSError, MemoryError) as error:
         line = file_system_line(error) if isinstance(error, OSError) else _NO_MEMORY
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into a line
         if hasattr(error, "format_message"):
             return _usage(words, error)
         if str(error) == _INTERRUPTED:
-            return StoppedError.exit_code
+            return _stopped(asked)
         line = _NO_THREAD if str(error) == _REFUSED_THREAD else _fault_of_ours(error)
     _answer(words, line, BAD_INPUT)
     typer.echo(f"traceviz: {printable(' '.join(line.split()))}", err=True)
     return BAD_INPUT
+
+
+def _stopped(asked: Sequence[int]) -> int:
+    return 128 + asked[0] if asked else StoppedError.exit_code
 
 
 def _fault_of_ours(error: Exception) -> str:

@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.digests import digest_of, stamp_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import check_run, escape
@@ -262,6 +262,16 @@ def registered_before(home: Path, seconds: float) -> Iterator[IterationInputs]:
     for path in sorted((home / FOLDER).glob("*.json")):
         if path.stat().st_mtime < seconds:
             yield registered(home, path.stem)
+
+
+def registered_iterations(home: Path) -> dict[str, list[int]]:
+    """Run → its registered iterations."""
+    found: dict[str, list[int]] = {}
+    for path in sorted((home / FOLDER).glob("*.json")):
+        with suppress(UsageError):  # It is a file of somebody else.
+            run, iteration = parse_iteration_key(path.stem)
+            found.setdefault(run, []).append(iteration)
+    return found
 
 
 def folder_of_run(home: Path, run: str) -> Path | None:

@@ -374,13 +374,26 @@ def _ended_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[None]:
         yield
     except Exception:
         raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            _kill_server()
         for process in set(multiprocessing.active_children()) - before:
             process.terminate()
         # The rest of a result that one was sending is waited for as long as anybody holds the end that writes.
         with suppress(AttributeError, OSError):
             pool._result_queue._writer.close()  # type: ignore[attr-defined]
         raise
+
+
+def _kill_server() -> None:
+    """Let no worker start that was asked for before an interrupt: the semaphores that it looks for go now. The next
+    pool starts another server."""
+    from multiprocessing import forkserver
+
+    server = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if server is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGKILL)
 
 
 _ARGUMENTS: list[object] = []

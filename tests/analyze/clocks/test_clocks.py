@@ -20,6 +20,7 @@ from tests.analyze.across_ranks import (
     topology,
     truth_kernels,
 )
+from traceviz_dag.analyze.clocks.clock_summary import residual_range
 from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.matching.communications import Communications
 from traceviz_dag.analyze.matching.matches import Matches
@@ -255,3 +256,9 @@ def test_a_ring_whose_order_solved_clocks_contradict_has_no_wait():
     assert judge_arrivals(whole, solve_clocks(whole)).solved.all()
     judged = judge_arrivals(shifted, solve_clocks(shifted))
     assert not judged.solved[shifted.is_message].any() and judged.solved[~shifted.is_message].all()
+
+
+def test_the_end_of_a_range_that_rounds_to_nothing_has_no_sign():
+    assert residual_range(-1_200, 10) == "-1.2 to 0.0 µs (p05 to p95)"
+    assert residual_range(-10, 1_200) == "0.0 to +1.2 µs (p05 to p95)"
+    assert residual_range(0, 10_000) == "0.0 to +10.0 µs (p05 to p95)"

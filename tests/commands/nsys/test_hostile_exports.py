@@ -78,7 +78,7 @@ def test_ranges_nested_20_000_deep_are_followed_to_a_bound_and_said(tmp_path, cl
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 'zero'", "deviceId of table CUPTI_ACTIVITY_KIND_KERNEL"),
+        ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'zero'", "streamId of table CUPTI_ACTIVITY_KIND_KERNEL"),
         ("UPDATE StringIds SET id = zeroblob(8)", ""),
         (
             "PRAGMA writable_schema = 1; UPDATE sqlite_master SET sql = 'CREATE TABLE x(' WHERE name = 'StringIds'",
@@ -105,13 +105,13 @@ def test_ranges_that_cannot_be_read_cost_only_the_commands_that_need_them(tmp_pa
     summary, tree = (["nsys", name, str(path), "--home", str(tmp_path / "home")] for name in ("summary", "tree"))
     whole = CliRunner().invoke(app, [*summary[:-1], str(tmp_path / "other")])
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE NVTX_EVENTS SET end = 0.5")
+        connection.execute("UPDATE NVTX_EVENTS SET globalTid = 'zero'")
     for _ in range(2):
         result = CliRunner().invoke(app, summary)
         assert (result.exit_code, result.output) == (0, whole.output)
         refused = CliRunner().invoke(app, tree)
         assert isinstance(refused.exception, BadInputError)
-        assert "end of table NVTX_EVENTS" in str(refused.exception)
+        assert "globalTid of table NVTX_EVENTS" in str(refused.exception)
         assert "\n" not in str(refused.exception)
 
 
@@ -389,3 +389,103 @@ def test_line_feeds_of_what_an_export_states_are_shown_as_escapes(tmp_path):
     export.add("TARGET_INFO_GPU", {"id": 0, "name": "H100\nowned", "busLocation": "0\n1"})
     shown = _run("info", export, tmp_path) + _run("info", export, tmp_path, "--hardware")
     assert all(word in shown for word in (r"schema 3\u000a24", "H100 owned", r"0\u000a1"))
+
+
+@pytest.mark.parametrize("end", ["soon", -5, 1 << 62, 333.5, 1e300, b"\xff"])
+def test_a_range_whose_end_is_no_time_is_left_out_and_counted(tmp_path, end):
+    export = small_export()
+    export.range(50, end, "odd")
+    path, home = export.write(tmp_path / "export.sqlite"), ("--home", tmp_path / "home")
+    answer = call("nsys", "tree", path, *home)
+    assert answer.code == 2 and "1 row of table NVTX_EVENTS without usable times" in answer.err
+    assert "odd" not in answer.out and call("nsys", "info", path, *home, "--json").json["ranges"] == 2
+    assert call("nsys", "overlap", path, *home).code == 0
+
+
+def test_a_range_without_an_end_is_open_and_no_fault(tmp_path):
+    export = small_export()
+    export.range(50, None, "open")
+    answer = call("nsys", "tree", export.write(tmp_path / "export.sqlite"), "--home", tmp_path / "home")
+    assert answer.code == 0
+
+
+@pytest.mark.parametrize("value", ["soon", 700.5, b"\xff", 1e300])
+def test_a_time_that_is_no_integer_costs_its_row_alone(tmp_path, value):
+    export = small_export()
+    export.kernel(500, value, "odd")
+    path, home = export.write(tmp_path / "export.sqlite"), ("--home", tmp_path / "home")
+    answer = call("nsys", "overlap", path, *home)
+    assert answer.code == 2
+    assert "1 row of table CUPTI_ACTIVITY_KIND_KERNEL without usable times" in answer.err
+    assert call("nsys", "overlap", path, *home, "--json").json[0]["kernels"] == 4
+    assert call("nsys", "copies", path, *home).code == 0, "it is about memory operations"
+
+
+def test_whole_numbers_among_integers_are_times_as_before(tmp_path):
+    export = small_export()
+    export.kernel(500, 700.0, "whole")
+    assert call("nsys", "overlap", export.write(tmp_path / "export.sqlite"), "--home", tmp_path / "home").code == 0
+
+
+def test_calls_of_no_thread_are_left_out_and_counted(tmp_path):
+    export = small_export()
+    export.call(40, 45, 99)
+    columns, rows = export.tables["CUPTI_ACTIVITY_KIND_RUNTIME"]
+    rows[-1][columns.index("globalTid")] = None
+    path, home = export.write(tmp_path / "export.sqlite"), ("--home", tmp_path / "home")
+    for command in ("calls", "launches"):
+        answer = call("nsys", command, path, *home)
+        assert answer.code == 2 and "1 row of table CUPTI_ACTIVITY_KIND_RUNTIME without usable times" in answer.err
+    assert call("nsys", "overlap", path, *home).code == 0
+
+
+def test_ranges_of_no_thread_are_left_out_and_counted(tmp_path):
+    path = small_export().write(tmp_path / "export.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE NVTX_EVENTS SET globalTid = NULL WHERE text = 'forward'")
+        connection.commit()
+    answer = call("nsys", "tree", path, "--home", tmp_path / "home")
+    assert answer.code == 2 and "1 row of table NVTX_EVENTS without usable times, GPU or thread" in answer.err
+
+
+def test_names_that_an_export_lacks_concern_commands_that_show_them(tmp_path):
+    path, home = small_export().write(tmp_path / "export.sqlite"), ("--home", tmp_path / "home")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE StringIds")
+    answer = call("nsys", "calls", path, *home)
+    assert answer.code == 2 and "3 calls without a name; export it again" in answer.err
+    assert all(row["partial"] for row in call("nsys", "calls", path, *home, "--json").json)
+    assert [call("nsys", command, path, *home).code for command in ("overlap", "launches", "gaps")] == [2, 0, 0]
+
+
+def test_pages_files_and_screens_of_a_profile_say_what_it_lacks(tmp_path):
+    lacking = small_export()
+    lacking.kernel(500, "late", "odd")
+    home = ("--home", tmp_path / "home")
+    for export, name in ((lacking, "lacking"), (small_export(), "whole")):
+        path = export.write(tmp_path / f"{name}.sqlite")
+        told = [profile_model(path, tmp_path / "home").notes]
+        for command, ending in (("viewer", "html"), ("perfetto", "pftrace"), ("export-json", "json")):
+            output = tmp_path / f"{name}.{ending}"
+            assert call("nsys", command, path, "--output", output, *home).code == (2 if name == "lacking" else 0)
+            told.append(output.read_text(errors="replace"))
+        assert json.loads(told.pop())["partial"] is (name == "lacking")
+        mark = "PARTIAL: 1 row of table CUPTI_ACTIVITY_KIND_KERNEL without usable times"
+        assert [mark in str(one) for one in told] == [name == "lacking"] * 3
+
+
+def test_a_name_that_is_not_found_may_be_that_of_a_row_that_was_left_out(tmp_path):
+    export = small_export()
+    export.range(50, "soon", "odd")
+    path, home = export.write(tmp_path / "export.sqlite"), ("--home", tmp_path / "home")
+    answer = call("nsys", "search", path, "odd", *home)
+    assert answer.code == 2 and "1 row of table NVTX_EVENTS" in answer.err
+
+
+@pytest.mark.parametrize("table", ["OSRT_API", "GPU_METRICS"])
+def test_perfetto_takes_what_starts_before_the_clock_of_the_capture(tmp_path, table):
+    export = small_export()
+    export.system_call(-30 if table == "OSRT_API" else 30, 40)
+    export.add("GPU_METRICS", {"timestamp": -30 if table == "GPU_METRICS" else 30, "typeId": 0, "value": 1})
+    path, output = export.write(tmp_path / "export.sqlite"), tmp_path / "out.pftrace"
+    assert call("nsys", "perfetto", path, "--output", output, "--home", tmp_path / "home").code == 0

@@ -25,8 +25,8 @@ _CLOCKS = """
 """
 SENTENCES = (
     Sentence(
-        r"clocks solved: ends of communications agree within (?P<v_low>[+−][\d.]+ (?:ns|µs|ms)) to "
-        r"(?P<v_high>[+−][\d.]+ (?:ns|µs|ms)) \(p05 to p95\)(; (?P<v_early>\d+) receives end before their send)?",
+        r"clocks solved: ends of communications agree within (?P<v_low>[+−]?[\d.]+ (?:ns|µs|ms)) to "
+        r"(?P<v_high>[+−]?[\d.]+ (?:ns|µs|ms)) \(p05 to p95\)(; (?P<v_early>\d+) receives end before their send)?",
         f"SELECT * FROM ({_CLOCKS}) WHERE refused IS NULL AND low IS NOT NULL",
     ),
     Sentence(

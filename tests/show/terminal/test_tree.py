@@ -53,6 +53,15 @@ def test_screen(home, name, size, look):
     held(name, drive(screen(export("b"), home, look), walk, size))
 
 
+def test_the_head_says_what_the_profile_lacks(home):
+    async def walk(pilot):
+        return await press(pilot)
+
+    app = screen(export("b"), home)
+    app.mark = "PARTIAL: 1 row"
+    assert "PARTIAL: 1 row" in str(drive(app, walk, (140, 45)))
+
+
 def test_paths_have_the_numbers_of_nsys_tree(home):
     path = export("b")
     printed = json.loads(CliRunner().invoke(app, ["nsys", "tree", str(path), "--home", str(home), "--json"]).stdout)

@@ -59,4 +59,5 @@ def residual_range(low_ns: int, high_ns: int) -> str:
     """The p05 and p95 of residuals in words; what rounds to nothing is said as a bound."""
     if max(abs(low_ns), abs(high_ns)) < _SAID_AS_BOUND_NS:
         return f"{_SAID_AS_BOUND_NS / 1e3:.1f} µs (p05 to p95)"
-    return f"{low_ns / 1e3:+z.1f} to {high_ns / 1e3:+z.1f} µs (p05 to p95)"
+    low, high = (f"{ns / 1e3:+z.1f}".replace("+0.0", "0.0") for ns in (low_ns, high_ns))
+    return f"{low} to {high} µs (p05 to p95)"

@@ -57,9 +57,10 @@ def search(
         end = "end_ns" if table == "ranges" else "duration_ns"
         names = profile.names(table, "name")
         wanted = np.array([matches(name) for name in names])
-        if not wanted.any():
-            continue
         keys = gpus if table == "operations" and gpus else None
+        if not wanted.any():
+            profile.rows(table, of=keys)  # Rows that cannot be used may have such names.
+            continue
         rows = profile.rows(table, "name", "start_ns", end, of=keys)
         kept = wanted[rows["name"]]
         start = rows.integers("start_ns")

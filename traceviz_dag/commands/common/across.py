@@ -14,7 +14,8 @@ from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.output import print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError, UsageError
-from traceviz_dag.lake.inputs import folder_of_run
+from traceviz_dag.lake.inputs import registered_iterations
+from traceviz_dag.lake.partition_keys import split_name
 from traceviz_dag.pipeline.answers.iterations import heading
 from traceviz_dag.system.paths import real_path
 
@@ -75,13 +76,27 @@ def refuse_both(path: Path | None, run: str | None, iteration: int | None) -> No
 
 
 def refuse_run(path: Path | None, home: Path) -> None:
-    """Say how a run of the home is named, where a path is none and has the name of one.
+    """Say how a run of the home is named, where a path is none and has the name of one, or nearly so.
 
     Raises:
         UsageError: so it is.
     """
-    if path is not None and not path.exists() and folder_of_run(real_path(home), str(path)) is not None:
-        raise UsageError(f"{path}: no such file or folder; the home has a run of that name: give it as --run {path}")
+    if path is None or path.exists():
+        return
+    known = registered_iterations(real_path(home))
+    run, iteration = split_name(str(path), known)
+    if run in known:
+        which = f"--run {run}"
+        which += (
+            f" --iteration {min(known[run], key=lambda one: abs(one - iteration))}" if iteration is not None else ""
+        )
+        there = "a run of that name" if iteration in (None, *known[run]) else "others of that run"
+        raise UsageError(f"{path}: no such file or folder; the home has {there}: give it as {which}")
+    # Imported here because no other call needs it.
+    from difflib import get_close_matches
+
+    if close := get_close_matches(run, known, 1):
+        raise UsageError(f"{path}: no such file or folder; did you mean --run {close[0]}?")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns
-from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, no_kernels, opened
 
 SLIGHT = 0.001
 """Share of all stalls together below which a row is only counted."""
@@ -37,7 +37,7 @@ def calls(
     Calls count where they start, whole. Times of threads side by side count each. With --gpu, it is about the
     processes that used these GPUs.
     """
-    with opened(path, home, trim) as given:
+    with opened(path, home, trim, concerns=no_kernels) as given:
         table = SYSTEM if system else CUDA
         rows = [asdict(one) for one in calls_by_name(given.profile, table, _processes(given, gpu), given.window)]
         if json:
@@ -70,7 +70,7 @@ def stalls(
     ranges with gc or garbage in their names. Rows below 0.1 % of all together are only counted; JSON has every row
     and all ranges around it.
     """
-    with opened(path, home, trim) as given:
+    with opened(path, home, trim, concerns=no_kernels) as given:
         rows = [asdict(one) for one in find_stalls(given.profile, _processes(given, gpu), given.window)]
         if json:
             given.print_json(rows)

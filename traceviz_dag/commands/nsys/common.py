@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -13,12 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
-from traceviz_dag.analyze.wording import counted, seconds
+from traceviz_dag.analyze.nsys.lost import KERNEL_TABLES, lost_rows
+from traceviz_dag.analyze.wording import seconds
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.errors import IncompleteError, TracevizError, UsageError
 from traceviz_dag.read.nsys.cache import open_profile
-from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.read.nsys.profile import NsysProfile, RowFault
 
 ProfileArgument = Annotated[
     Path,
@@ -45,7 +45,7 @@ IterationOption = Annotated[
     int | None, typer.Option(help="With --against: the iteration of both that starts at the same instant.")
 ]
 
-_OF_KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+Concerns = Callable[[RowFault], bool]
 _NUMBERS = re.compile(r"[\s,]+")
 
 
@@ -56,6 +56,7 @@ class Opened:
     profile: NsysProfile
     rules: Rules
     window: Clip | None
+    concerns: Concerns
 
     def gpus(self, wanted: Sequence[str]) -> list[Activity]:
         """What the GPUs did."""
@@ -74,22 +75,17 @@ class Opened:
     @property
     def faults(self) -> str:
         """What the answer lacks by now, rows of the export that cannot be used; empty where it lacks nothing."""
-        rows = Counter[tuple[str, bool]]()
-        for fault in self.profile.faults():
-            rows[fault.source, fault.nameless] += fault.rows
-        return ", ".join(
-            f"{counted(count, 'kernel', 'kernels')} without a name, so what communicates is not known"
-            if nameless
-            else f"{counted(count, 'row', 'rows')} of table {source} without usable times or GPU, left out"
-            for (source, nameless), count in rows.items()
-        )
+        return lost_rows(self._faults())
+
+    def _faults(self) -> list[RowFault]:
+        return [fault for fault in self.profile.faults() if self.concerns(fault)]
 
     def print_json(self, answer: Any) -> None:
         """Print an answer as JSON: the object, or each object of the list, shows whether it is partial.
 
         A row of one GPU lacks what is left out of this GPU alone.
         """
-        faults = self.profile.faults()
+        faults = self._faults()
 
         def marked(row: dict[str, Any]) -> dict[str, Any]:
             device = row.get("device")
@@ -99,11 +95,33 @@ class Opened:
         print_json([marked(row) for row in answer] if isinstance(answer, list) else marked(answer))
 
 
+def names_of_kernels(fault: RowFault) -> bool:
+    """What concerns an answer that names kernels, and no calls."""
+    return not fault.nameless or fault.source.startswith(KERNEL_TABLES)
+
+
+def no_names(fault: RowFault) -> bool:
+    """What concerns an answer that depends on no name."""
+    return not fault.nameless
+
+
+def no_kernels(fault: RowFault) -> bool:
+    """What concerns an answer that depends on no kernel."""
+    return not fault.source.startswith(KERNEL_TABLES)
+
+
 @contextmanager
 def opened(
-    path: Path, home: Path, trim: tuple[float, float] | None = None, rules: Path | None = None
+    path: Path,
+    home: Path,
+    trim: tuple[float, float] | None = None,
+    rules: Path | None = None,
+    concerns: Concerns = names_of_kernels,
 ) -> Iterator[Opened]:
     """Open a profile for a block that prints an answer, from the home where it was read before.
+
+    Args:
+        concerns: which unusable rows, among those that the block asks for, the answer depends on.
 
     Raises:
         UsageError: the window is none, or the profile covers nothing of it.
@@ -111,14 +129,14 @@ def opened(
     """
     asked = Clip.of_seconds(*trim) if trim is not None else None
     profile = open_profile(path, home)
-    if not any(rows for table, rows in profile.store.facts_so_far.tables.items() if table.startswith(_OF_KERNELS)):
+    if not any(rows for table, rows in profile.store.facts_so_far.tables.items() if table.startswith(KERNEL_TABLES)):
         fault = "no kernels were recorded, so GPUs seem idle; capture with --trace=cuda,nvtx"
         typer.echo(f"traceviz: {path.name}: {fault}", err=True)
     window = asked.within(profile) if asked is not None else None
     if window != asked and window is not None:
         covered = f"{seconds(window.start_ns)} to {seconds(window.end_ns)} s"
         typer.echo(f"traceviz: {path.name} covers only a part of the window: the answer is about {covered}", err=True)
-    given = Opened(profile, load_rules(rules), window)
+    given = Opened(profile, load_rules(rules), window, concerns)
     try:
         yield given
     except TracevizError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from traceviz_dag.analyze.nsys.copies import copies as measured
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, no_kernels, opened
 
 
 def copies(
@@ -20,7 +20,7 @@ def copies(
     Operations count where they start, whole. GB/s is 10^9 bytes per second of their own durations. A call is
     asynchronous if Async is in its name; a copy from or to pageable memory may hold the host up nevertheless.
     """
-    with opened(path, home, trim) as given:
+    with opened(path, home, trim, concerns=no_kernels) as given:
         rows = given.rows(gpu, measured)
         if json:
             given.print_json(rows)

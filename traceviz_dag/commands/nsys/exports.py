@@ -62,6 +62,7 @@ def export_json(
         parts = given.gpus(gpu)
         table = _rows(given, parts)
         document: dict[str, Any] = {
+            "partial": bool(given.faults),
             "facts": msgspec.to_builtins(given.profile.facts),
             "overlap": [asdict(gpu_overlap(part, given.window)) for part in parts],
         }

@@ -15,7 +15,15 @@ from traceviz_dag.analyze.nsys.tree import nested_ranges
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
 from traceviz_dag.commands.common.output import print_columns
-from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    Opened,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    no_names,
+    opened,
+)
 
 
 def gaps(
@@ -34,7 +42,7 @@ def gaps(
     GPU did not wait for the host.
     """
     check_number("--least-us", least_us)
-    with opened(path, home, trim, rules) as given:
+    with opened(path, home, trim, rules, no_names) as given:
         found = [_of_gpu(given, part, round(least_us * 1e3)) for part in given.gpus(gpu)]
         if json:
             given.print_json(found)

@@ -6,7 +6,7 @@ from traceviz_dag.analyze.nsys.launches import SOON_NS
 from traceviz_dag.analyze.nsys.launches import launches as measured
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, no_names, opened
 
 _WAITS = ("mean", "median", "p90", "most")
 
@@ -23,7 +23,7 @@ def launches(
     An operation waits from the end of the call that launched it. If the queue is often empty and many operations start
     soon, the GPU waits for the host. Operations whose launch is not recorded count in their number only.
     """
-    with opened(path, home, trim) as given:
+    with opened(path, home, trim, concerns=no_names) as given:
         rows = given.rows(gpu, measured)
         if json:
             given.print_json(rows)

@@ -25,6 +25,7 @@ def tui(
     from traceviz_dag.show.terminal.look import look_of_terminal
 
     look = look_of_terminal(os.environ, "traceviz nsys tui")
+    from traceviz_dag.analyze.nsys.lost import partial_mark
     from traceviz_dag.analyze.nsys.outline import Outline
     from traceviz_dag.show.terminal.tree.screen import TreeApp
 
@@ -37,4 +38,4 @@ def tui(
             words = ["traceviz", "nsys", listed[0], str(path), *listed[1:], "--gpu", str(device)]
             return shlex.join([*words, *(["--trim", *map(str, trim)] if trim is not None else [])])
 
-        TreeApp(path.name, outlines, command, look).walk()
+        TreeApp(path.name, outlines, command, look, partial_mark(given.profile, list(outlines))).walk()

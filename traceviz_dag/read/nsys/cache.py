@@ -42,7 +42,7 @@ _FACTS, _WORDS, _EXPORT, _MADE = "facts.json", "words.json", "export.sqlite", "s
 _LOOK = re.compile(r"[0-9a-f]{16}")
 """Names of the folders of an export's former looks; whatever else lies beside them is not ours."""
 
-_FORMAT = 14
+_FORMAT = 15
 """Raised whenever what the tables hold changes."""
 
 _ROWS_PER_GROUP = 1 << 20

@@ -82,6 +82,7 @@ def read_calls(schema: NsysSchema) -> pa.Table:
     )
     if rows is None:
         return SCHEMAS["calls"].empty_table()
+    rows = _of_threads(schema, "CUPTI_ACTIVITY_KIND_RUNTIME", rows)
     ids, thread = numbers(rows, "name_id"), numbers(rows, "thread")
     names = _without_version(strings_of(schema, [ids]), ids)
     start = numbers(rows, "start_ns")
@@ -111,6 +112,7 @@ def read_system_calls(schema: NsysSchema) -> pa.Table:
     )
     if rows is None or not rows.num_rows:
         return SCHEMAS["system_calls"].empty_table()
+    rows = _of_threads(schema, "OSRT_API", rows)
     ids, thread, start = (numbers(rows, name) for name in ("name_id", "thread", "start_ns"))
     order = order_by_key(thread >> PROCESS_BITS, start)
     duration = numbers(rows, "end_ns") - start
@@ -121,6 +123,15 @@ def read_system_calls(schema: NsysSchema) -> pa.Table:
         ],
         schema=SCHEMAS["system_calls"],
     )
+
+
+def _of_threads(schema: NsysSchema, table: str, rows: pa.Table) -> pa.Table:
+    """Calls without those that do not say whose they are, where the export can say it."""
+    known = numbers(rows, "thread") != MISSING
+    if known.all() or not schema.has(table, "globalTid"):
+        return rows
+    schema.leave_out(table, {"thread": rows["thread"]}, known)
+    return rows.filter(pa.array(known))
 
 
 def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[int, int], int]) -> pa.Table:

@@ -157,7 +157,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class RowFault(msgspec.Struct, frozen=True):
-    """Rows of an export that cannot be used and were left out, or kernels without names.
+    """Rows of an export that cannot be used and were left out, or kernels or calls without names.
 
     Attributes:
         table: of the profile, which lacks them. source: the export's table.

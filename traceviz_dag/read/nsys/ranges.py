@@ -72,12 +72,12 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
     """NVTX ranges and marks by process and start, the longer one first; not yet nested: no parents and paths.
 
     Args:
-        last_ns: when the capture ended; a range that was never closed, or at no time, ends there.
+        last_ns: when the capture ended; a range that was never closed ends there.
     """
     read = _Read()
     fields = {
         "start_ns": required("start"),
-        "end_ns": number("end"),
+        "end_ns": Field(("end",), str(MISSING), other=str(LAST_INSTANT_NS)),
         "type": required("eventType"),
         "text": text("text"),
         "text_id": number("textId"),
@@ -96,11 +96,14 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
 
 
 def _forwards(schema: NsysSchema, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
-    """The pieces without ranges that end before they start; the end of a mark is none."""
+    """The pieces without ranges that end before they start, or at no time, and without those of no thread, where the
+    export has threads; the end of a mark is none."""
     for columns, kept in pieces:
         start = integers_of(columns["start_ns"])
         end = integers_of(columns["end_ns"]) if "end_ns" in columns else start
-        good = (end >= start) | (end == MISSING) | (_kinds(integers_of(columns["type"])) == MARK)
+        ends = (end >= start) & (end < LAST_INSTANT_NS)
+        known = integers_of(columns["thread"]) != MISSING if "thread" in columns else True
+        good = known & (ends | (end == MISSING) | (_kinds(integers_of(columns["type"])) == MARK))
         if good.all():
             yield columns, kept
             continue
@@ -128,10 +131,7 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
     assert start is not None  # the column must exist, or the export was refused
     kind = np.concatenate(read.kind)
     end = np.full(read.count, MISSING, dtype=np.int64) if end is None else end
-    beyond = (end >= LAST_INSTANT_NS) & (kind != MARK)
-    if beyond.any():
-        schema.note(f"NVTX ranges whose end is no time ({int(beyond.sum())}) last until the capture ends")
-    lost = ((end == MISSING) & (kind != MARK)) | beyond
+    lost = (end == MISSING) & (kind != MARK)
     end = np.where(kind == MARK, start, np.where(lost, np.maximum(last_ns, start), end))
     process = thread >> PROCESS_BITS if thread is not None else np.zeros(read.count, dtype=np.int64)
     order = order_by_key(process, start, end - start)

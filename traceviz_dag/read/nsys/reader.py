@@ -40,12 +40,12 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RELEASE = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}", re.ASCII)
 _DAY_NS = 86_400_000_000_000
 _LONGEST_NS = 12 * _DAY_NS
-_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_KERNELS, _CALLS, _SYSTEM_CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "OSRT_API"
 _TABLE_OF = {
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "calls",
+    _CALLS: "calls",
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "synchronizations",
     "NVTX_EVENTS": "ranges",
-    "OSRT_API": "system_calls",
+    _SYSTEM_CALLS: "system_calls",
     "ThreadNames": "threads",
     "COMPOSITE_EVENTS": "samples",
     "GPU_METRICS": "metrics",
@@ -111,13 +111,17 @@ def _tables(schema: NsysSchema, keep: Callable[[str, pa.Table], None]) -> NsysFa
     keep("operations", operations)
     keep("totals", totals_table(operations))
     owners = _Owners(_parts(operations), _processes(calls), own_numbers)
-    nameless = _nameless(operations)
+    nameless = [*_nameless("operations", _KERNELS, operations.filter(pc.equal(operations["category"], KERNEL)))]
     del operations
     keep("synchronizations", read_synchronizations(schema, calls, contexts))
     keep("memory", read_memory_events(schema, calls, own_numbers))
     keep("calls", calls)
+    nameless += _nameless("calls", _CALLS, calls)
     del calls
-    keep("system_calls", read_system_calls(schema))
+    system_calls = read_system_calls(schema)
+    keep("system_calls", system_calls)
+    nameless += _nameless("system_calls", _SYSTEM_CALLS, system_calls)
+    del system_calls
     span.check(schema)
     keep("threads", _threads(schema))
     keep("samples", _samples(schema))
@@ -228,17 +232,16 @@ def _parts(operations: pa.Table) -> list[tuple[int, int]]:
     return list(zip(rows["process"].to_pylist(), rows["device"].to_pylist(), strict=True))
 
 
-def _nameless(operations: pa.Table) -> list[RowFault]:
-    """Kernels without a name."""
-    if not operations["name"].null_count:
-        return []
-    nameless = pc.and_(pc.is_null(operations["name"]), pc.equal(operations["category"], KERNEL))
-    rows = operations.select(["process", "device"]).filter(nameless)
-    counts = rows.group_by(["process", "device"]).aggregate([([], "count_all")]).to_pylist()
-    return [
-        RowFault("operations", _KERNELS, row["count_all"], row["process"], row["device"], nameless=True)
-        for row in counts
-    ]
+def _nameless(table: str, source: str, rows: pa.Table) -> Iterator[RowFault]:
+    """Kernels or calls without a name."""
+    if not rows["name"].null_count:
+        return
+    lost = rows.filter(pc.is_null(rows["name"]))
+    of_kernels = "device" in lost.column_names
+    owners = numbers(lost, "process") if of_kernels else numbers(lost, "thread") >> PROCESS_BITS
+    devices = numbers(lost, "device") if of_kernels else np.full(len(owners), MISSING)
+    for (process, device), count in Counter(zip(owners.tolist(), devices.tolist(), strict=True)).items():
+        yield RowFault(table, source, count, process, device if of_kernels else None, nameless=True)
 
 
 @dataclass(slots=True)

@@ -32,11 +32,14 @@ class Field:
         default: SQL literal that represents NULL and for a column that does not exist; None: the column must exist,
             and rows in which it is NULL or beyond all times are left out.
         loss: what cannot be said without it; empty where nothing is lost.
+        other: SQL literal that represents what is no integer; None: such a value refuses the export. Columns that must
+            exist have NULL.
     """
 
     names: tuple[str, ...]
     default: str | None = str(MISSING)
     loss: str = ""
+    other: str | None = None
 
     @property
     def is_text(self) -> bool:
@@ -88,6 +91,11 @@ class NsysSchema:
             if match and other[: match.start()] == name:
                 versions[int(match[1])] = other
         return versions[max(versions)] if versions else None
+
+    def has(self, table: str, column: str) -> bool:
+        """Whether the export has a column."""
+        found = self.table(table)
+        return found is not None and column in self.tables[found]
 
     def count(self, table: str) -> int:
         """The rows of a table that is there."""
@@ -206,7 +214,8 @@ class NsysSchema:
         asked = self.asked.setdefault(found, Asked())
         asked.texts |= {one: fields[name].is_text for name, one in columns.items() if one is not None}
         asked.rows.add(where)
-        return Wanted(found, {name: (one, fields[name].default) for name, one in columns.items() if one is not None})
+        there = {name: (one, fields[name].default) for name, one in columns.items() if one is not None}
+        return Wanted(found, there, others={name: one.other for name, one in fields.items() if one.other is not None})
 
     def _column(self, table: str, wanted: Field) -> str | None:
         """The column of the table; None where it has none."""
@@ -231,7 +240,7 @@ def _scalar(wanted: Field) -> pa.Scalar:
 
 def required(*names: str) -> Field:
     """A column without which its table is of no use."""
-    return Field(names, None)
+    return Field(names, None, other="NULL")
 
 
 def number(*names: str, loss: str = "") -> Field:

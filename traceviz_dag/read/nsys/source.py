@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -51,6 +51,8 @@ class Wanted:
 
     Attributes:
         columns: name in the answer → the column, and the SQL literal that represents NULL; None keeps NULL.
+        others: name in the answer of a column of integers → the SQL literal that represents what is none, in a
+            container that holds anything in any row.
         among: the name in the answer of a column of integers, and the values in it that make a row count; None takes
             all rows.
     """
@@ -58,20 +60,38 @@ class Wanted:
     table: str
     columns: Mapping[str, tuple[str, str | None]]
     among: tuple[str, tuple[int, ...]] | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sql(self) -> str:
         """The query, which may be continued."""
-        parts = [
-            f'"{column}" AS "{name}"' if default is None else f'coalesce("{column}", {default}) AS "{name}"'
-            for name, (column, default) in self.columns.items()
-        ]
+        return self._asking({})
+
+    @property
+    def sql_of_anything(self) -> str:
+        """The same for SQLite, with what represents values that are no integers."""
+        return self._asking(self.others)
+
+    def _asking(self, others: Mapping[str, str]) -> str:
+        columns = self.columns.items()
+        parts = [f'{_read(column, default, others.get(name))} AS "{name}"' for name, (column, default) in columns]
         asked = f'SELECT {", ".join(parts) or "1"} FROM "{self.table}"'
         if self.among is None:
             return asked
         name, values = self.among
         # The sign keeps SQLite from going by an index, in another order.
         return f'{asked} WHERE +"{self.columns[name][0]}" IN ({", ".join(map(str, values))})'
+
+
+def _read(column: str, default: str | None, other: str | None) -> str:
+    """SQL that reads a column."""
+    if other is None:
+        return f'"{column}"' if default is None else f'coalesce("{column}", {default})'
+    whole = f'CAST("{column}" AS INTEGER)'
+    return (
+        f"CASE typeof(\"{column}\") WHEN 'integer' THEN \"{column}\" WHEN 'null' THEN {default or 'NULL'} "
+        f"WHEN 'real' THEN iif(\"{column}\" = {whole}, {whole}, {other}) ELSE {other} END"
+    )
 
 
 class NsysSource(Protocol):
@@ -160,9 +180,9 @@ class SqliteSource:
         for row in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True):
             # What is named in no UTF-8 is not of nsys.
             with suppress(UnicodeDecodeError):
-                name, field = (text.decode() for text in row)
+                name, column = (text.decode() for text in row)
                 if offers(name):
-                    found[name] = (*found.get(name, ()), field)
+                    found[name] = (*found.get(name, ()), column)
         return found
 
     def query(self, sql: str) -> pa.Table:
@@ -195,7 +215,7 @@ class SqliteSource:
             pass  # SQLite reads the rest, or says what is wrong with it
         # An index that holds all that is wanted has another order.
         rest = f" ORDER BY _rowid_ LIMIT -1 OFFSET {given}" if given else ""
-        yield from self._answer(wanted.sql + rest)
+        yield from self._answer(wanted.sql_of_anything + rest)
 
     def _of_pages(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The rows as ``TablePages`` reads them."""
@@ -290,8 +310,8 @@ class ParquetSource:
             "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
         ).fetchall()
         found: dict[str, tuple[str, ...]] = {}
-        for name, field in rows:
-            found[name] = (*found.get(name, ()), field)
+        for name, column in rows:
+            found[name] = (*found.get(name, ()), column)
         return found
 
     def query(self, sql: str) -> pa.Table:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.analyze.nsys.lost import partial_mark
 from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.columns import integers
 from traceviz_dag.read.nsys.profile import NsysProfile
@@ -25,6 +26,12 @@ from traceviz_dag.show.lanes.profile import (
 from traceviz_dag.show.lanes.rows import LaneRows
 from traceviz_dag.show.lanes.words import gpu_label, ranges_label
 from traceviz_dag.show.perfetto.trace import Column, PerfettoTrace, Slices, Track, perfetto_trace
+
+_TIMES = (
+    *((table, "start_ns") for table in ("ranges", "calls", "system_calls")),
+    *((table, "time_ns") for table in ("memory", "metrics")),
+)
+"""Tables of a profile that are shown beside its operations, and when a row of them is."""
 
 _CLOCK = "nanoseconds of the capture's clock"
 _FROM_FIRST = "nanoseconds from the first event"
@@ -48,6 +55,8 @@ def write_perfetto(profile: NsysProfile, gpus: Sequence[Activity], path: Path, w
         launched: list[Int64] = []
         for place, gpu in enumerate(gpus):
             track = trace.add_track(gpu_label(gpu.device), order=place)
+            if mark := partial_mark(profile, [gpu.device]):
+                trace.add_track(mark, track)
             launched.append(_add_gpu(trace, track, profile, gpu, base, window))
         launching = np.unique(np.concatenate(launched))
         for place, process in enumerate(np.unique(np.concatenate([gpu.process for gpu in gpus])).tolist(), len(gpus)):
@@ -59,7 +68,7 @@ def _clock(profile: NsysProfile, gpus: Sequence[Activity]) -> tuple[int, str]:
     """What to add to the export's times, and what they count then: Perfetto takes none below 0."""
     base = profile.facts.utc_start_ns or 0
     starts = [gpu.starts for gpu in gpus]
-    starts += [profile.rows(table, "start_ns").integers("start_ns") for table in ("ranges", "calls")]
+    starts += [profile.rows(table, time).integers(time) for table, time in _TIMES]
     first = min((int(each.min()) for each in starts if len(each)), default=0)
     if first + base < 0:
         return -first, _FROM_FIRST

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.measures import measure
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.analyze.nsys.lost import partial_mark
 from traceviz_dag.analyze.nsys.overlap import MEASURES, GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import NAME_COLUMNS, by_name
 from traceviz_dag.analyze.nsys.tree import MEASURES as TREE_MEASURES
@@ -60,7 +61,8 @@ def viewer_page(
         Tab("tree", "NVTX tree", _tree(profile, gpus, window, f"traceviz nsys tree {command}{options}")),
         Tab("notes", "Notes", _notes(profile)),
     ]
-    return page(profile.path.name, tabs, timeline.columns.packed(timeline.document))
+    mark = partial_mark(profile, [gpu.device for gpu in gpus])
+    return page(profile.path.name, tabs, timeline.columns.packed(timeline.document), mark=mark)
 
 
 def _source(command: str) -> Markup:

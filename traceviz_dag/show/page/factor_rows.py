@@ -10,6 +10,7 @@ from traceviz_dag.analyze.causes.factors import MEANINGS, Factor, named_factor, 
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import step_name
+from traceviz_dag.show.page.gain_rows import signed_share
 
 COLOURS = {
     Factor.LOAD_BALANCE: palette.IMBALANCE,
@@ -77,7 +78,7 @@ def measures(row: Mapping[str, Any], step_ns: int) -> tuple[str, str, str]:
         return "–", "–", "–"
     sign = "−" * (row["lost_ns"] < 0)
     lost = abs(row["lost_ns"])
-    return share(round(row["value"] * 1e6), 1_000_000), f"{sign}{duration(lost)}", f"{sign}{share(lost, step_ns)}"
+    return share(round(row["value"] * 1e6), 1_000_000), f"{sign}{duration(lost)}", signed_share(row["lost_ns"], step_ns)
 
 
 def refused_steps(table: Sequence[Mapping[str, Any]]) -> list[str]:

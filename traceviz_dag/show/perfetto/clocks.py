@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
-from traceviz_dag.analyze.wording import duration
+from traceviz_dag.analyze.wording import signed
 from traceviz_dag.arrays import Int64
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.source import TableSource
@@ -94,4 +94,4 @@ def trace_clocks(rank_clocks: pa.Table | None, ranks: Sequence[int]) -> TraceClo
 
 
 def _signed(nanoseconds: int) -> str:
-    return ("+" if nanoseconds >= 0 else "−") + duration(abs(nanoseconds))
+    return signed(nanoseconds).replace("-", "−")

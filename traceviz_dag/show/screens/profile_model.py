@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
+from traceviz_dag.analyze.nsys.lost import partial_mark
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.rows import SEPARATOR
 from traceviz_dag.analyze.nsys.summary import by_name
@@ -105,7 +106,8 @@ class ProfileModel(LanesModel):
     @property
     def notes(self) -> Sequence[str]:
         """As ``ScreenModel`` says."""
-        return [printable(one) for one in self._profile.facts.missing]
+        mark = partial_mark(self._profile, self._gpus)
+        return [printable(one) for one in (mark, *self._profile.facts.missing) if one]
 
     def marks(self, window: Window) -> Sequence[Mark]:
         """As ``ScreenModel`` says."""

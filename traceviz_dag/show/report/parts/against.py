@@ -231,7 +231,7 @@ def _parts(here: Book, there: Book, names: tuple[str, str]) -> Markup:
         "part": Markup("<b>the longest step</b>"),
         "duration_ns": asked[0].fact(duration(now)),
         "reference_ns": asked[1].fact(duration(before)),
-        "change_ns": Markup("<b>{}</b> ({:+,} ns)").format(_change(change), change),
+        "change_ns": Markup("<b>{}</b> ({} ns)").format(_change(change), f"{change:+,}" if change else "0"),
     }
     where = (
         f"rank {rank}, which computes longest here"

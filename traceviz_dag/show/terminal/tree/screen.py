@@ -31,6 +31,7 @@ class TreeApp(TerminalApp):
         title: name of the profile.
         outlines: number of a GPU → what makes its outline.
         command: what prints the same of a GPU, path by path or each range.
+        mark: what of the profile cannot be used, in words; empty where all can.
     """
 
     CSS = (
@@ -74,9 +75,11 @@ class TreeApp(TerminalApp):
         outlines: Mapping[int, Callable[[], Outline]],
         command: Callable[[int, bool], str],
         look: Look,
+        mark: str = "",
     ) -> None:
         super().__init__(look)
         self.named = title
+        self.mark = mark
         self.outlines = outlines
         self.command = command
         self.gpus: Sequence[int] = tuple(outlines)
@@ -244,6 +247,7 @@ class TreeApp(TerminalApp):
         order = "" if tree is None else "heaviest first" if tree.order is Order.HEAVIEST else "in order of time"
         gpus = f"GPU {self.gpu}" + (f" of {', '.join(map(str, self.gpus))}" if len(self.gpus) > 1 else "")
         words = f" {flat(self.named)}  {gpus}  {what}, {order}" if tree else f" {flat(self.named)}  {gpus}"
+        words += f"  {self.mark}" if self.mark else ""
         self.query_one("#title", Static).update(Text(cut(words, width), no_wrap=True))
         self.query_one("#columns", Static).update(Text(heading(width), no_wrap=True))
 
