@@ -126,7 +126,7 @@ def _wait_parts(collectives: pa.Table) -> list[dict[str, Any]]:
         {"dimension": row["dimension"], "kernels": row["count_all"], **{name: row[f"{name}_sum"] for name in parts}}
         for row in sums
     ]
-    return sorted(found, key=lambda row: (-row["exposed_wait_ns"], row["dimension"]))
+    return sorted(found, key=lambda row: (-row["exposed_wait_ns"], row["dimension"] or ""))
 
 
 def _first_causes(delay_costs: pa.Table, what_if: pa.Table) -> list[dict[str, Any]]:
@@ -146,7 +146,8 @@ def _first_causes(delay_costs: pa.Table, what_if: pa.Table) -> list[dict[str, An
     found = [
         {
             **{"rank": rank, "stage": stage, "cause": cause, **cost},
-            **{"cost_share": cost["cost_ns"] / every, "gain_ns": None if rank is None else gains.get(rank)},
+            "cost_share": cost["cost_ns"] / every if every else None,
+            "gain_ns": None if rank is None else gains.get(rank),
         }
         for (rank, stage, cause), cost in costs.items()
     ]
