@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.arrays import Float64
+from traceviz_dag.tables import PERIODS
 
 ALIKE = 0.1
 """A period is near a time where it differs from it by no more than this share."""
@@ -73,10 +74,9 @@ def pair_verdicts(periods: Mapping[int, pa.Table]) -> list[OverlapVerdict]:
         periods: iteration → its table ``periods``.
     """
     chosen = steady_window(list(periods))
-    tables = [
-        periods[number].append_column("iteration_number", pa.array(np.full(periods[number].num_rows, number)))
-        for number in chosen
-    ]
+    # Those of a home have its run and iteration, those that were computed now have not.
+    rows = ((number, periods[number].select(PERIODS.schema.names)) for number in chosen)
+    tables = [table.append_column("of", pa.array(np.full(table.num_rows, number))) for number, table in rows]
     if not tables:
         return []
     table = pa.concat_tables(tables)
@@ -97,7 +97,7 @@ def pair_verdicts(periods: Mapping[int, pa.Table]) -> list[OverlapVerdict]:
                 stage=key[2],
                 units=mine.num_rows,
                 ranks=len(pc.unique(mine["rank"])),
-                iterations=tuple(sorted(set(mine["iteration_number"].to_pylist()))),
+                iterations=tuple(sorted(set(mine["of"].to_pylist()))),
                 period_ns=(middle, p90, p99),
                 stage0_ns=busy0,
                 stage1_ns=busy1,
