@@ -7,7 +7,6 @@ import pytest
 from tests.damage import call
 from tests.small_run import write_run
 from traceviz_dag.commands.main import _run
-from traceviz_dag.errors import StoppedError
 from traceviz_dag.lake.inputs import IterationInputs, register
 
 
@@ -65,15 +64,6 @@ def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error
     assert _run(["what-if"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"traceviz: {told}") and printed.err.count("\n") == 1
-
-
-def test_ctrl_c_that_meets_a_query_ends_as_ctrl_c_elsewhere(capsys, monkeypatch):
-    def interrupted(*_, **__):
-        raise RuntimeError("Query interrupted")  # What DuckDB makes of it.
-
-    monkeypatch.setattr("traceviz_dag.commands.main.app", interrupted)
-    assert _run(["findings"]) == StoppedError.exit_code
-    assert capsys.readouterr().err == ""
 
 
 def test_a_run_whose_name_is_too_long_for_a_file_is_refused_before_anything_is_written(capsys, tmp_path):

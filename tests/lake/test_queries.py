@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake import catalogue, queries, summaries
+from traceviz_dag.lake import across_ranks_views, catalogue, queries, summaries
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
 
@@ -339,3 +342,47 @@ def test_a_file_that_somebody_damages_or_deletes_under_a_session_is_named(two_ra
                 session.ask(asked)
         path.unlink()
         assert session.ask(f"{asked} AND rank = 1")["ns"].to_pylist() == [None]
+
+
+ENDLESS = "SELECT count(*) AS rows FROM range(9000000000000) AS many(n) WHERE hash(n) % 7 = n % 5"
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """What runs meets a signal whose handler does what that of Ctrl-C does, also where the tests ignore interrupts."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda lake: lake.query(ENDLESS),
+        lambda lake: lake.query_iteration(ENDLESS, run=RUN, iteration=7),
+        lambda lake: lake.ask_iteration(ENDLESS, ["overlap"], run=RUN, iteration=7),
+        lambda lake: across_ranks_views.rows_of_query(ENDLESS, RUN, 7),
+    ],
+)
+def test_an_interrupt_of_a_query_is_no_error_of_the_query(two_ranks: Lake, ask: Callable[[Lake], object]):
+    with interrupted():
+        ask(two_ranks)
+
+
+def test_a_session_answers_after_an_interrupt_also_of_the_tables_that_it_makes(two_ranks: Lake, monkeypatch):
+    monkeypatch.setattr(catalogue, "_READ_ONCE", ((1, 1 << 20),))
+    with two_ranks.session(run=RUN, iteration=7) as session:
+        with interrupted():
+            session.ask(ENDLESS)
+        with monkeypatch.context() as patch, interrupted():
+            patch.setattr(catalogue, "_rows", lambda *_: ENDLESS)
+            session.ask("FROM overlap, traces")
+        with monkeypatch.context() as patch, interrupted():
+            patch.setattr(catalogue, "_rows", lambda *_: ENDLESS)
+            patch.setattr(catalogue, "LEAST_COPIED", 2)
+            session.within().rows("overlap", RUN, 7)
+        assert session.ask("SELECT count(*) AS rows FROM overlap JOIN traces USING (rank)")["rows"].to_pylist() == [4]

@@ -42,3 +42,16 @@ def test_a_file_that_was_replaced_is_read_anew_even_where_it_looks_the_same(tmp_
         with scratch_database() as connection:
             seen += connection.execute(f"SELECT number FROM '{path}'").fetchall()
     assert seen == [(1,), (2,)]
+
+
+class Interrupted:
+    """Rows that DuckDB asks Python for when an interrupt comes."""
+
+    def __arrow_c_stream__(self, _schema: object = None) -> object:
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_duckdb_asks_python_for_rows_is_one():
+    with pytest.raises(KeyboardInterrupt), scratch_database() as connection:
+        connection.register("given", Interrupted())
+        connection.execute("FROM given")

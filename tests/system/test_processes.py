@@ -312,3 +312,20 @@ def test_an_interrupt_while_the_server_of_workers_starts_is_reported_by_nobody_e
         time.sleep(0.05)
     os.killpg(main.pid, signal.SIGINT)
     assert main.communicate(timeout=ORPHAN_SECONDS) == ("stopped\n", "")
+
+
+@pytest.mark.parametrize("sent", ["b''", "pickle.dumps({}) + b'cbuiltins\\nopen\\n(V/nowhere\\ntR.'"])
+def test_a_worker_whose_start_was_interrupted_says_nothing(sent: str):
+    code = (
+        "import os, pickle\n"
+        "from multiprocessing import forkserver\n"
+        "from traceviz_dag.system.processes import start_ahead\n"
+        "start_ahead([])\n"
+        "ends, told = forkserver.connect_to_new_process([])\n"
+        f"os.write(told, {sent})\n"
+        "os.close(told)\n"
+        "forkserver.read_signed(ends)\n"
+        "print('ended with', forkserver.read_signed(ends))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True, timeout=60)
+    assert (ran.stdout, ran.stderr) == ("ended with 1\n", "")

@@ -204,9 +204,6 @@ _NO_MEMORY = "out of memory: free some, raise its limit, or analyze fewer files 
 _REFUSED_THREAD = "can't start new thread"
 """What Python says of it, as a RuntimeError."""
 
-_INTERRUPTED = "Query interrupted"
-"""What DuckDB says, as a RuntimeError, where Ctrl-C meets a query."""
-
 _NO_THREAD = "the system gives no further thread; free memory, or raise the limit of processes (ulimit -u)"
 
 
@@ -233,8 +230,6 @@ def _run(words: Sequence[str], asked: Sequence[int] = ()) -> int:
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into a line
         if hasattr(error, "format_message"):
             return _usage(words, error)
-        if str(error) == _INTERRUPTED:
-            return _stopped(asked)
         line = _NO_THREAD if str(error) == _REFUSED_THREAD else _fault_of_ours(error)
     _answer(words, line, BAD_INPUT)
     typer.echo(f"traceviz: {printable(' '.join(line.split()))}", err=True)

@@ -213,8 +213,6 @@ class NarrowViews:
         Raises:
             BadInputError: a part of a table that it names is not the one that was written there.
         """
-        import duckdb
-
         record = recorded(self.home / LAKE_FOLDER, self.run, self.iteration)
         if record is not self._record:
             self._record = record
@@ -262,7 +260,8 @@ class NarrowViews:
         self.connection.begin()
         try:
             self.connection.execute(";\n".join(statements))
-        except duckdb.Error:
+        except BaseException:
+            # Also of an interrupt, which is no error of DuckDB's: until then, it would answer nothing more.
             self.connection.rollback()
             raise
         self.connection.commit()

@@ -33,7 +33,7 @@ from traceviz_dag.lake.record_lines import NO_FILE, Content
 from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_begun, move_aside, upgrade
 from traceviz_dag.lake.write import Written, write_parts
-from traceviz_dag.system.duckdb_memory import connect_in_memory, scratch_database
+from traceviz_dag.system.duckdb_memory import connect_in_memory, keeping_interrupts, scratch_database
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table, all_tables
@@ -563,7 +563,8 @@ class _LakeInSession(Lake):
         table, chosen, views = definition(name), tuple(partitions), self.open.views
         is_inside = {(one.run, one.iteration) for one in chosen} == {(views.run, views.iteration)}
         try:
-            copy = views.copy_of(table) if is_inside and len(chosen) >= catalogue.LEAST_COPIED else None
+            with keeping_interrupts():
+                copy = views.copy_of(table) if is_inside and len(chosen) >= catalogue.LEAST_COPIED else None
         except (BadInputError, duckdb.Error, UnicodeDecodeError) as error:
             if not (isinstance(error, BadInputError) or read_only.tells_damage(error)):
                 raise
@@ -600,12 +601,13 @@ def _named(sql: str, run: str, iteration: int) -> dict[str, object]:
 
 def _asked_again(ask: Callable[[], Rows]) -> Rows:
     """The rows of a query; one whose files a writer deletes under it is asked again, a bounded number of times."""
-    for _ in range(_ATTEMPTS - 1):
-        try:
-            return ask()
-        except FilesGoneError:
-            time.sleep(_PAUSE_SECONDS)
-    return ask()
+    with keeping_interrupts():
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return ask()
+            except FilesGoneError:
+                time.sleep(_PAUSE_SECONDS)
+        return ask()
 
 
 def definition(table_name: str) -> Table:

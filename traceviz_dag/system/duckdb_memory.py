@@ -1,4 +1,4 @@
-"""Connections to DuckDB that print nothing."""
+"""Connections to DuckDB that print nothing, and queries that a signal ends."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning
 
 _NAMES = count(1)
 _ATTACHING = Lock()
+_INTERRUPTED = "Query interrupted"
+_INTERRUPTED_READING = "failed: KeyboardInterrupt: "
+"""How DuckDB's message ends where a signal came while it asked Python for the rows of an Arrow table."""
+
 _SHARE = 4
 """A limit of the address space, divided by it, is what DuckDB may take: the rest is for code, Arrow and Python."""
 
@@ -46,6 +50,23 @@ def connect_in_memory() -> duckdb.DuckDBPyConnection:
 
 
 @contextmanager
+def keeping_interrupts() -> Iterator[None]:
+    """Raise a KeyboardInterrupt where a signal ended a query: its handler raised one, and DuckDB another error instead.
+
+    Without, an interrupt would be taken for a fault of the query, and the program would go on.
+    """
+    import duckdb
+
+    try:
+        yield
+    except (RuntimeError, duckdb.InvalidInputException) as error:
+        message = str(error)
+        if message != _INTERRUPTED and not message.endswith(_INTERRUPTED_READING):
+            raise
+        raise KeyboardInterrupt from None
+
+
+@contextmanager
 def scratch_database() -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to an empty database in memory that is gone afterwards, for queries of our own.
 
@@ -56,9 +77,10 @@ def scratch_database() -> Iterator[duckdb.DuckDBPyConnection]:
     name = f"scratch_{next(_NAMES)}"
     connection = _kept().cursor()
     try:
-        connection.execute(f"ATTACH ':memory:' AS {name}; USE {name}")
-        yield connection
-        connection.execute(f"USE memory; DETACH {name}")
+        with keeping_interrupts():
+            connection.execute(f"ATTACH ':memory:' AS {name}; USE {name}")
+            yield connection
+            connection.execute(f"USE memory; DETACH {name}")
     except BaseException:
         # After an error inside DuckDB an instance may answer nothing more: the next caller gets a new one.
         _kept.cache_clear()

@@ -19,7 +19,7 @@ import pyarrow as pa
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.nsys.pages import PageColumn, TablePages, UnusualPagesError
 from traceviz_dag.read.regular_file import open_regular
-from traceviz_dag.system.duckdb_memory import connect_in_memory
+from traceviz_dag.system.duckdb_memory import connect_in_memory, keeping_interrupts
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
@@ -306,9 +306,9 @@ class ParquetSource:
 
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         """Table → its columns, tables with secrets left out."""
-        rows: list[tuple[Any, ...]] = self._connection.execute(
-            "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
-        ).fetchall()
+        sql = "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
+        with keeping_interrupts():
+            rows: list[tuple[Any, ...]] = self._connection.execute(sql).fetchall()
         found: dict[str, tuple[str, ...]] = {}
         for name, column in rows:
             found[name] = (*found.get(name, ()), column)
@@ -322,9 +322,10 @@ class ParquetSource:
                 longer than names: a file may hold one long text once and name it in every row.
         """
         try:
-            relation = self._connection.sql(sql)
-            self._check_size(relation)
-            return relation.to_arrow_table()
+            with keeping_interrupts():
+                relation = self._connection.sql(sql)
+                self._check_size(relation)
+                return relation.to_arrow_table()
         except self._error as error:
             raise BadInputError(self.path, f"a table cannot be read ({_first_line(error)})", _EXPORT_AGAIN) from None
 
@@ -364,7 +365,8 @@ class ParquetSource:
         try:
             # What the names of folders say, as run=7, is no column.
             rows = f"read_parquet('{place}', hive_partitioning = false)"
-            self._connection.execute(f'CREATE VIEW "{name}" AS FROM {rows}')
+            with keeping_interrupts():
+                self._connection.execute(f'CREATE VIEW "{name}" AS FROM {rows}')
         except self._error as error:
             raise BadInputError(file, f"not a Parquet file ({_first_line(error)})", _EXPORT_AGAIN) from None
 
