@@ -31,26 +31,6 @@ def tell_failures(results: Sequence[IterationResult]) -> None:
         typer.echo(f"traceviz: {line}", err=True)
 
 
-def changed_lines(results: Sequence[IterationResult]) -> list[str]:
-    """A line for each file with other content than when it was analysed before, for each iteration of which traces are
-    gone, and for each that has the traces of another one."""
-    from traceviz_dag.pipeline.completeness import ranks_in_words
-
-    replaced = [
-        f"{result.key}: {ranks_in_words(ranks)}: "
-        + (f"{now} has changed" if now == was else f"{now} replaces {was}")
-        + " since the last analysis; its tables are computed again"
-        for result in results
-        for (was, now), ranks in result.replaced.items()
-    ]
-    vanished = [
-        f"{result.key}: the trace of {ranks_in_words(result.vanished)} is gone; its earlier tables are kept"
-        for result in results
-        if result.vanished
-    ]
-    return [*replaced, *vanished, *(result.twin.line for result in results if result.twin is not None)]
-
-
 def end_failed(results: Sequence[IterationResult]) -> None:
     """End a command, after it said what is known all the same; does nothing where no step failed.
 

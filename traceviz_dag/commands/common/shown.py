@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,6 @@ import typer
 
 from traceviz_dag.commands.common.across import refuse_run
 from traceviz_dag.commands.common.failures import (
-    changed_lines,
     end_failed,
     end_gone,
     end_half_renewed,
@@ -106,7 +106,7 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         typer.echo(f"traceviz: {warning}", err=True)
-    for line in changed_lines(results):
+    for line in chain.from_iterable(result.changed_lines for result in results):
         typer.echo(f"traceviz: {line}", err=True)
     tell_failures(results)
     return results
