@@ -311,6 +311,9 @@ def test_an_iteration_whose_tables_somebody_deleted_is_named_by_every_command(tw
             assert bool(answer.out.strip()) == (options != one or command == "lake status"), (command, options)
         if command not in ("iterations", "lake status"):
             assert call(command, "--home", home, "--iteration", newest - 1).code == 0, command
+    for side, is_compared in ((home, True), (f"{home}@{newest}", False)):
+        answer = call("diff", two_iterations, side, "--anyway")
+        assert answer.code == 2 and line in answer.err and bool(answer.out.strip()) == is_compared
 
 
 @pytest.mark.parametrize("gone", ["", "/run=job/iteration={}/rank=1"])
