@@ -479,6 +479,17 @@ def test_a_home_that_was_moved_is_read_and_not_written(tmp_path):
     assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (moved, *moved.rglob("*"))} == before
 
 
+def test_traces_that_are_gone_are_conditions_of_the_answers_of_that_analysis(tmp_path):
+    run, home = simulate(replace(SMALL, pp=2), tmp_path / "job", workers=1), tmp_path / "home"
+    before = tv.analyze(run, home=home).iteration().conditions
+    (gone,) = run.glob("iteration_*/rank_0000_*")
+    gone.unlink()
+    job = tv.analyze(run, home=home)
+    (line,) = set(job.iteration().waits().conditions) - set(before)
+    assert line.endswith("the trace of rank 0 is gone; its earlier tables are kept") and not job.failures
+    assert line in call("analyze", run, "--home", home, "--no-report").err
+
+
 def test_a_path_without_a_name_is_refused():
     with pytest.raises(tv.UsageError, match="name a home"):
         tv.open("")

@@ -281,6 +281,67 @@ def test_a_table_that_somebody_deleted_is_named_by_what_reads_it(tmp_path):
     assert tv.open(home).iteration().overlap().statements[0] == "Communication is not known: no rank was read whole"
 
 
+READERS = ("overlap", "findings", "kernels", "waits", "critical-path", "efficiencies", "pipelines", "what-if", "advise")
+
+
+@pytest.fixture(scope="module")
+def two_iterations(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("two_iterations")
+    run = simulate(replace(SMALL, pp=2, iterations=2), folder / "job", workers=1)
+    assert call("analyze", run, "--home", folder / "home", "--no-report").code == 0
+    return folder / "home"
+
+
+def _copied(home: Path, folder: Path) -> tuple[Path, int]:
+    """The home once more, and the newer of its iterations."""
+    numbers = [int(path.name.partition("=")[2]) for path in home.glob("lake/kernels/run=job/iteration=*")]
+    return Path(shutil.copytree(home, folder / "home")), max(numbers)
+
+
+def test_an_iteration_whose_tables_somebody_deleted_is_named_by_every_command(two_iterations, tmp_path):
+    home, newest = _copied(two_iterations, tmp_path)
+    for folder in home.glob(f"lake/[!.]*/run=job/iteration={newest}"):
+        shutil.rmtree(folder)
+    one, line = ("--run", "job", "--iteration", newest), f"run job, iteration {newest}"
+    for command in (*READERS, "statement", "clocks", "topology", "iterations", "lake status"):
+        for options in ((), () if command == "iterations" else one, () if command == "statement" else ("--json",)):
+            answer = call(*command.split(), "--home", home, *options)
+            assert (answer.code, line in answer.err) == (2, True), (command, options, answer.err)
+            assert "somebody deleted the file" in answer.err and "no such run" not in answer.err
+            assert bool(answer.out.strip()) == (options != one or command == "lake status"), (command, options)
+        if command not in ("iterations", "lake status"):
+            assert call(command, "--home", home, "--iteration", newest - 1).code == 0, command
+    for side, is_compared in ((home, True), (f"{home}@{newest}", False)):
+        answer = call("diff", two_iterations, side, "--anyway")
+        assert answer.code == 2 and line in answer.err and bool(answer.out.strip()) == is_compared
+
+
+@pytest.mark.parametrize("gone", ["", "/run=job/iteration={}/rank=1"])
+def test_ranks_of_which_nobody_knows_how_they_were_read_are_named(gone, two_iterations, tmp_path):
+    home, newest = _copied(two_iterations, tmp_path)
+    shutil.rmtree(home / f"lake/traces{gone.format(newest)}")
+    for command in (*READERS, "statement", "topology"):
+        answer = call(command, "--home", home)
+        assert answer.code == 2 and f"job@{newest}: rank 1: its table traces is gone from {home}" in answer.err
+    for command in (["iterations"], ["lake", "status"]):
+        answer = call(*command, "--home", home)
+        assert answer.code == 2 and "table traces: the rows of run job" in answer.err
+
+
+@pytest.mark.parametrize("table", ["findings", "overlap", "traces"])
+def test_text_and_json_of_a_damaged_home_have_the_same_exit_code(table, two_iterations, tmp_path):
+    home, newest = _copied(two_iterations, tmp_path)
+    path = sorted((home / f"lake/{table}/run=job/iteration={newest}").rglob("part.parquet"))[-1]
+    held = path.read_bytes()
+    path.write_bytes(held[:-20] + bytes([held[-20] ^ 1]) + held[-19:])
+    assert (call("iterations", "--home", home).code == 2) == (table == "traces")
+    for _ in ("damaged", "deleted"):
+        codes = {name: [call(name, "--home", home, *more).code for more in ((), ("--json",))] for name in READERS}
+        assert all(text == json for text, json in codes.values()), codes
+        assert codes["kernels" if table == "overlap" else "waits"] == [2, 2]
+        path.unlink(missing_ok=True)
+
+
 @pytest.mark.long
 def test_two_folders_of_one_name_stay_two_runs(home, tmp_path):
     for parent, ranks in (("x", (0, 1)), ("y", (2, 3))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +19,13 @@ class Held:
 
     Attributes:
         traces: what was analysed, where there is no home that stays. opened: closed with it, or once nobody holds it.
+        changed: run and iteration → what that analysis says of files that changed, or are gone, since the one before.
     """
 
     _lake: Lake
     traces: Path | None = None
     opened: ExitStack = field(default_factory=ExitStack, compare=False, repr=False)
+    changed: Mapping[tuple[str, int], Sequence[str]] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_closing", weakref.finalize(self, self.opened.close))

@@ -116,13 +116,14 @@ class Iteration:
 
     @cached_property
     def conditions(self) -> tuple[str, ...]:
-        """Sentences on what was not read, and on clocks."""
+        """Sentences on what was not read, on files that changed or are gone since the last analysis, and on clocks."""
         from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
 
         completeness = self._stored.completeness
         chosen = [f"the capture chose {completeness.chosen}"] if completeness.chosen else []
         clocks = clock_statement(clock_facts(self._stored.table("rank_clocks")))
-        return (*completeness.lines, *chosen, clocks)
+        changed = self._held.changed.get((self.run, self.number), ())
+        return (*completeness.lines, *changed, *chosen, clocks)
 
     @checked
     def table(

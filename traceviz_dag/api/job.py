@@ -41,8 +41,9 @@ class Job:
     """Analysed iterations of one home; ``analyze`` and ``open`` give it.
 
     Attributes:
-        home: the folder that holds the tables. failures: one line for each file that could not be placed or read, and
-            for each step of the analysis that failed.
+        home: the folder that holds the tables. failures: one line for each file that the call could not place or read,
+            and for each step of its analysis that failed; none where it opened a home: ``conditions`` of its iterations
+            name what was not read.
     """
 
     home: Path
@@ -55,10 +56,11 @@ class Job:
         failures: Sequence[str] = (),
         opened: ExitStack | None = None,
         traces: Path | None = None,
+        changed: Mapping[tuple[str, int], Sequence[str]] | None = None,
     ) -> None:
         self.home = home
         self.failures = tuple(failures)
-        self._held = Held(open_lake(home, refresh=False), traces, opened or ExitStack())
+        self._held = Held(open_lake(home, refresh=False), traces, opened or ExitStack(), changed or {})
         self._keys = None if keys is None else frozenset(keys)
         if not self.iterations:
             raise BadInputError(home, "holds no analysed iteration", "analyse a trace into it first")
@@ -240,7 +242,8 @@ def _analysed(
     keys = [(each.run, each.iteration) for each in results if lake.partitions("kernels", each.run, each.iteration)]
     if not keys:
         raise IncompleteError(failures[0] if failures else f"nothing of {paths[0]} could be analysed")
-    return Job(home, keys, failures, opened, None if opened is None else paths[0])
+    changed = {(each.run, each.iteration): each.changed_lines for each in results}
+    return Job(home, keys, failures, opened, None if opened is None else paths[0], changed)
 
 
 def _failures(inputs: Sequence[IterationInputs], results: Sequence[IterationResult]) -> list[str]:

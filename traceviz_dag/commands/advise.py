@@ -89,7 +89,8 @@ def advise(
         return
     if steps is not None:
         raise UsageError("--steps is for --records")
-    with chosen_iterations(path, home, run, iteration, rules) as iterations, ExitStack() as opened:
+    chosen = chosen_iterations(path, home, run, iteration, rules, printed="findings")
+    with chosen as iterations, ExitStack() as opened:
         other = None if beside is None else opened.enter_context(side_at(beside, home).opened())[-1]
         answers = [{**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes, other))} for each in iterations]
         if json:

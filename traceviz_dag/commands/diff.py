@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceviz_dag.analyze.wording import changed, numbered, percent, shortened
-from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.failures import end_gone, end_half_renewed, gone_iterations
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
 from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped, shown
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict
+from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.diff.changes import Bar, Change
@@ -69,6 +71,8 @@ def diff(
         check_figure(figure, Path(a), Path(b))
     # Both are looked up before the first is read, which may take minutes.
     named = [side_at(given, home) for given in (a, b)]
+    homes = [each for each in named if each.traces is None]
+    gone = [gone_iterations(Lake(real_path(each.home)), each.run, each.iteration, "kernels") for each in homes]
     with ExitStack() as opened:
         sides = [opened.enter_context(each.opened()) for each in named]
         found = compare(*sides, anyway=anyway)
@@ -83,6 +87,8 @@ def diff(
         for home_of in dict.fromkeys(each.lake.home for each in every if each.inputs is None):
             places = [(each.run, each.iteration) for each in every if each.lake.home == home_of]
             end_half_renewed(home_of, places)
+        for parts in gone:
+            end_gone(parts)
         end_partial([each.completeness for each in every])
     if found.refused:
         raise NoEvidenceError(f"{a} and {b} are not compared: see above; --anyway compares them all the same")

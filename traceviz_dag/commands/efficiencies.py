@@ -56,7 +56,7 @@ def efficiencies(
         refuse_both(path, run, iteration)
         _of_records(records, json)
         return
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules, printed="findings") as iterations:
         answers = [_answer(each) for each in iterations]
         if json:
             print_json([row for answer in answers for row in _flat(answer)])

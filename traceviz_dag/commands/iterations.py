@@ -15,13 +15,15 @@ from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped, shown
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
+from traceviz_dag.lake.recorded import check
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.tables import TRACES
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.nights.trend import Trend, TrendNight
 
-_TABLES = "iterations runs stale_tables"
+_TABLES = "iterations runs stale_tables traces"
 _MEASURES = (
     *("compute_ns", "exposed_ns", "idle_ns", "hidden_share", "longest_computation_rank", "unclassified_share"),
     *("mfu", "mfu_refusal"),
@@ -93,6 +95,8 @@ def iterations(
     if figure is not None:
         _draw(figure, found)
     places = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
+    # Where one is damaged, nobody knows which ranks were read.
+    check(lake.tables_folder, TRACES, [part for place in places for part in lake.partitions(TRACES.name, *place)])
     end_half_renewed(real_path(home), places)
     end_stale(lake, places)
     end_gone(gone)

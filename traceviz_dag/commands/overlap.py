@@ -13,14 +13,21 @@ import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import counted
-from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed, print_limit, refuse_run
-from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.across import (
+    IterationOption,
+    RunOption,
+    each_printed,
+    end_stored,
+    print_limit,
+    refuse_run,
+)
+from traceviz_dag.commands.common.failures import gone_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.answers.overlap import (
     Chosen,
     Span,
@@ -39,7 +46,6 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS
 if TYPE_CHECKING:
     from traceviz_dag.analyze.findings.verdict import Lead
     from traceviz_dag.lake.inputs import IterationInputs
-    from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.completeness import Completeness
     from traceviz_dag.pipeline.formats.trace_format import RankTrace
 
@@ -92,6 +98,8 @@ def overlap(
     if path is not None and rank is not None:
         raise UsageError("--rank chooses from what a home holds; name the trace of that rank instead")
     chosen = Chosen(run, iteration)
+    lake = Lake(real_path(home))
+    gone = {} if path is not None else gone_iterations(lake, run, iteration, "overlap", "traces")
     if path is None:
         rows, found = overlap_of(home, window, start_ns, end_ns, rank, chosen)
     else:
@@ -103,10 +111,11 @@ def overlap(
         print_json(rows)
     elif rows:
         name = "overlap in the window" if explicit else _TITLES[window]
-        lake = open_lake(home, refresh=False) if path is None else None
-        _print(rows, dimension, found, name, partial(_lead, lake), partial(_savings, None if explicit else lake))
+        held = lake if path is None else None
+        _print(rows, dimension, found, name, partial(_lead, held), partial(_savings, None if explicit else held))
     if path is None:
-        end_half_renewed(real_path(home), [(one.run, one.iteration) for one in found])
+        printed = "findings" if explicit or dimension is not None else "findings overlap_savings"
+        end_stored(lake, found, gone, printed if rows else "")
     end_partial(found)
 
 

@@ -43,7 +43,7 @@ def pipelines(
     Both are of one training step, on the stage's own clock. The exit code is 2 if the traces do not show pipelines
     or micro-batches.
     """
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules, printed="findings") as iterations:
         answers = [_answer(each) for each in iterations]
         if json:
             print_json(answers)

@@ -52,7 +52,7 @@ def waits(
         refuse_both(path, run, iteration)
         _of_records(records, json)
         return
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules, printed="findings") as iterations:
         answers = [waits_answer(each) for each in iterations]
         if json:
             print_json(answers)

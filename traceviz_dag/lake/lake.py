@@ -366,15 +366,15 @@ class Lake:
         remedy = "analyse a trace into it first, or name another home with --home or TRACEVIZ_HOME"
         return BadInputError(self.home, "holds no analysed traces", remedy)
 
-    def gone_parts(self, sql: str, run: str | None = None) -> dict[str, list[Partition]]:
+    def gone_parts(self, sql: str, run: str | None = None, iteration: int | None = None) -> dict[str, list[Partition]]:
         """Parts of the tables that a query names that were written, and that somebody deleted: table → parts.
 
         Args:
-            run: look at this one alone.
+            run, iteration: look at these alone.
         """
-        found = {table.name: recorded.gone_parts(self.tables_folder, table) for table in catalogue.tables_named_in(sql)}
-        of_run = {name: [part for part in parts if run in (None, part.run)] for name, parts in found.items()}
-        return {name: parts for name, parts in of_run.items() if parts}
+        tables = catalogue.tables_named_in(sql)
+        found = {table.name: recorded.gone_parts(self.tables_folder, table, run, iteration) for table in tables}
+        return {name: parts for name, parts in found.items() if parts}
 
     def _query(self, sql: str, parameters: Parameters, bounds: Bounds) -> pa.Table:
         import duckdb

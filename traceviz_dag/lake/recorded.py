@@ -209,9 +209,10 @@ def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
 
 
 def gone_parts(lake: Path, table: Table, run: str | None = None, iteration: int | None = None) -> list[Partition]:
-    """Parts of a table, or of one iteration of it, that are recorded and not there."""
+    """Parts of a table, or of these iterations of it, that are recorded and not there."""
     there = set(find_partitions(lake, table, run, iteration))
     places = recorded_iterations(lake) if run is None or iteration is None else [(run, iteration)]
+    places = [place for place in places if run in (None, place[0]) and iteration in (None, place[1])]
     gone = [
         place
         for run, iteration in places

@@ -113,6 +113,22 @@ class IterationResult:
     aggregated: bool = False
     lake: Lake | None = field(default=None, repr=False, compare=False)
 
+    @property
+    def changed_lines(self) -> list[str]:
+        """A line for each file with other content than when it was analysed before, one where traces are gone, and one
+        where it has the traces of another iteration."""
+        lines = [
+            f"{self.key}: {ranks_in_words(ranks)}: "
+            + (f"{now} has changed" if now == was else f"{now} replaces {was}")
+            + " since the last analysis; its tables are computed again"
+            for (was, now), ranks in self.replaced.items()
+        ]
+        if self.vanished:
+            lines.append(
+                f"{self.key}: the trace of {ranks_in_words(self.vanished)} is gone; its earlier tables are kept"
+            )
+        return [*lines, self.twin.line] if self.twin is not None else lines
+
 
 Started = Callable[[IterationInputs, Sequence[int]], None]
 

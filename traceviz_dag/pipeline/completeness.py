@@ -206,15 +206,19 @@ def stored_completeness(
     files = files or trace_files(lake, run, iteration)
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
-    listed = {entry.rank: entry.path for entry in inputs.ranks} if inputs is not None and files.missing else {}
-    unread = tuple(rank for rank in files.missing if rank in listed and Path(listed[rank]).exists())
+    lost = [
+        part.rank for part in gone_parts(lake.tables_folder, TABLES["traces"], run, iteration) if part.rank is not None
+    ]
+    missing = set(files.missing).difference(lost)
+    listed = {entry.rank: entry.path for entry in inputs.ranks} if inputs is not None and missing else {}
+    unread = tuple(sorted(rank for rank in missing if rank in listed and Path(listed[rank]).exists()))
     return Completeness(
         run,
         iteration,
         files.expected,
         _chosen(files),
-        tuple(_faults(lake, run, iteration, files.rows)),
-        tuple(sorted(set(files.missing).difference(unread))),
+        tuple(_faults(lake, run, iteration, files.rows, lost)),
+        tuple(sorted(missing.difference(unread))),
         inputs.problems if inputs is not None else (),
         _different_steps(files.rows),
         tuple(row for row in lake.stale(run, iteration) if not row.is_counted),
@@ -293,8 +297,14 @@ def _steps_in_words(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"steps {', '.join(map(str, steps))}"
 
 
-def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> Iterator[RankFault]:
-    """Ranks that were not read whole, and those of which a table is gone."""
+def _faults(
+    lake: Lake, run: str, iteration: int, traces: Iterable[FileRow], lost: Iterable[int]
+) -> Iterator[RankFault]:
+    """Ranks that were not read whole, and those of which a table is gone.
+
+    Args:
+        lost: ranks of which nobody knows how they were read, as that table is gone.
+    """
     there = {
         name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"
     }
@@ -304,16 +314,22 @@ def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> 
         for name, ranks in there.items()
         if ranks or gone_parts(lake.tables_folder, TABLES[name], run, iteration)
     }
+    for rank in lost:
+        gone = [name for name, ranks in there.items() if rank not in ranks]
+        yield RankFault(rank, "", _gone_in_words(lake, ["traces", *gone]), failed=True)
     for row in traces:
         gone = [name for name, ranks in there.items() if row["rank"] not in ranks]
         if row["status"] == TraceStatus.FAILED.value:
             yield RankFault(row["rank"], row["file"], row["fault"] or "", failed=True)
         elif gone:
-            what = f"its table {gone[0]} is" if len(gone) == 1 else f"its tables {', '.join(gone)} are"
-            fault = f"{what} gone from {lake.home}; {ANALYSE_AGAIN}"
-            yield RankFault(row["rank"], row["file"], fault, failed=True)
+            yield RankFault(row["rank"], row["file"], _gone_in_words(lake, gone), failed=True)
         elif row["status"] != TraceStatus.READ.value:
             yield RankFault(row["rank"], row["file"], row["fault"] or "", failed=False)
+
+
+def _gone_in_words(lake: Lake, tables: Sequence[str]) -> str:
+    what = f"its table {tables[0]} is" if len(tables) == 1 else f"its tables {', '.join(tables)} are"
+    return f"{what} gone from {lake.home}; {ANALYSE_AGAIN}"
 
 
 def read_completeness(inputs: IterationInputs, expected: int | None, faults: Iterable[RankFault]) -> Completeness:

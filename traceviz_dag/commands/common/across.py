@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 import typer
 
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.failures import end_gone, end_half_renewed, gone_iterations
 from traceviz_dag.commands.common.output import print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.lake.catalogue import tables_named_in
 from traceviz_dag.lake.inputs import registered_iterations
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import split_name
+from traceviz_dag.lake.recorded import check
 from traceviz_dag.pipeline.answers.iterations import heading
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.findings.verdict import Lead
+    from traceviz_dag.lake.partitions import Partition
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 PathArgument = Annotated[
@@ -109,21 +113,24 @@ def chosen_iterations(
     rank: int | None = None,
     *,
     by_rank: bool = False,
+    printed: str = "",
 ) -> Iterator[list[StoredIteration]]:
     """The iterations that a command is to speak of; its end says what of them was not read.
 
     Args:
-        rank: of a single file that does not say its own. by_rank: see ``iterations_at``.
+        rank: of a single file that does not say its own. by_rank: see ``iterations_at``. printed: see ``end_stored``.
 
     Raises:
         UsageError: none of them has that run or number, or rules are given for what is classified already.
-        IncompleteError: at the end, where something was not read, or the last analysis of one was cut off.
+        IncompleteError: at the end, where something was not read or was deleted, or the last analysis of one was cut
+            off; at once where nothing else is there.
     """
     from traceviz_dag.pipeline.stored_iteration import iterations_at
 
     refuse_run(path, home)
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")
+    gone = {} if path is not None else gone_iterations(Lake(real_path(home)), run, iteration, "kernels")
     with iterations_at(path, home, rules, rank, by_rank=by_rank) as found:
         chosen = [each for each in found if run in (None, each.run) and iteration in (None, each.iteration)]
         if not chosen:
@@ -131,8 +138,28 @@ def chosen_iterations(
             raise UsageError(f"no such run or iteration; there are {there}")
         yield chosen
         if path is None:
-            end_half_renewed(real_path(home), [(each.run, each.iteration) for each in chosen])
+            end_stored(chosen[0].lake, chosen, gone, printed)
         end_partial([each.completeness for each in chosen])
+
+
+def end_stored(
+    lake: Lake, shown: Sequence[_OfIteration], gone: Mapping[str, Sequence[Partition]], printed: str
+) -> None:
+    """End a command that showed iterations of a lake.
+
+    Args:
+        gone: of :func:`gone_iterations`. printed: names the tables that it reads where it prints, and not for JSON: so
+            that the exit code is the same, those of the newest iterations are compared with what was written.
+
+    Raises:
+        BadInputError: a printed one is damaged or deleted. IncompleteError: see ``end_half_renewed``, ``end_gone``.
+    """
+    newest = {each.run: each.iteration for each in sorted(shown, key=lambda one: one.iteration)}
+    for table in tables_named_in(printed):
+        for place in newest.items():
+            check(lake.tables_folder, table, lake.partitions(table.name, *place))
+    end_half_renewed(lake.home, [(each.run, each.iteration) for each in shown])
+    end_gone(gone)
 
 
 def each_printed(iterations: Sequence[_Iteration], answers: Sequence[_Answer]) -> Iterator[tuple[_Iteration, _Answer]]:

@@ -22,30 +22,13 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.analysis import IterationResult
 
 
+_NAMED = 3
+
+
 def tell_failures(results: Sequence[IterationResult]) -> None:
     """Print a line for each step that failed: the partition, the reason, the remedy."""
     for line in _lines(results):
         typer.echo(f"traceviz: {line}", err=True)
-
-
-def changed_lines(results: Sequence[IterationResult]) -> list[str]:
-    """A line for each file with other content than when it was analysed before, for each iteration of which traces are
-    gone, and for each that has the traces of another one."""
-    from traceviz_dag.pipeline.completeness import ranks_in_words
-
-    replaced = [
-        f"{result.key}: {ranks_in_words(ranks)}: "
-        + (f"{now} has changed" if now == was else f"{now} replaces {was}")
-        + " since the last analysis; its tables are computed again"
-        for result in results
-        for (was, now), ranks in result.replaced.items()
-    ]
-    vanished = [
-        f"{result.key}: the trace of {ranks_in_words(result.vanished)} is gone; its earlier tables are kept"
-        for result in results
-        if result.vanished
-    ]
-    return [*replaced, *vanished, *(result.twin.line for result in results if result.twin is not None)]
 
 
 def end_failed(results: Sequence[IterationResult]) -> None:
@@ -79,6 +62,24 @@ def end_half_renewed(home: Path, places: Iterable[tuple[str, int]]) -> None:
         )
 
 
+def gone_iterations(lake: Lake, run: str | None, iteration: int | None, *tables: str) -> dict[str, list[Partition]]:
+    """Parts that somebody deleted, of iterations of which nothing of these tables is left, for :func:`end_gone`.
+
+    Raises:
+        IncompleteError: of the given run and iteration, nothing else was written.
+    """
+    gone = lake.gone_parts(" ".join(tables), run, iteration)
+    if not gone:
+        return {}
+    left = [part for name in tables for part in lake.partitions(name, run, iteration, with_stale=True)]
+    there = {(part.run, part.iteration) for part in left}
+    lost = {name: [part for part in parts if (part.run, part.iteration) not in there] for name, parts in gone.items()}
+    found = {name: parts for name, parts in lost.items() if parts}
+    if not there:
+        end_gone(found)
+    return found
+
+
 def end_gone(gone: Mapping[str, Sequence[Partition]]) -> None:
     """End a command that showed the rest of what was written.
 
@@ -93,7 +94,8 @@ def end_gone(gone: Mapping[str, Sequence[Partition]]) -> None:
         more = f" and {len(parts) - 1} more" if parts[1:] else ""
         lines.append(f"table {table}: the rows of {parts[0].in_words}{more} are missing, as somebody deleted the file")
     if lines:
-        raise IncompleteError("; ".join([*lines, ANALYSE_AGAIN]))
+        others = [f"and of {len(lines) - _NAMED} more tables"] if len(lines) > _NAMED else []
+        raise IncompleteError("; ".join([*lines[:_NAMED], *others, ANALYSE_AGAIN]))
 
 
 def tell_stale(lake: Lake) -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from traceviz_dag.commands.common.across import refuse_run
-from traceviz_dag.commands.common.failures import changed_lines, end_failed, end_gone, end_half_renewed, tell_failures
+from traceviz_dag.commands.common.failures import (
+    end_failed,
+    end_gone,
+    end_half_renewed,
+    gone_iterations,
+    tell_failures,
+)
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.vocabulary import TimeAlignment
@@ -49,7 +56,8 @@ def iterations_of(
 
     Raises:
         BadInputError: the home, or what is left of it, holds no analysed traces.
-        IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off.
+        IncompleteError: at the end, where a step of that analysis failed, or the last one was cut off, or somebody
+            deleted the topology of an iteration; at once where nothing else is there.
     """
     from traceviz_dag.pipeline.lake_source import LakeSource
 
@@ -58,21 +66,20 @@ def iterations_of(
     results = _analysed(home, paths) if paths else []
     keys = {(result.run, result.iteration) for result in results}
     lake = Lake(home) if not (home / "lake").is_dir() else open_lake(home, refresh=False)
+    gone = {} if paths else gone_iterations(lake, run, iteration, "topology")
     found = [
         LakeSource(lake, partition.run, partition.iteration)
         for partition in lake.partitions("topology", run, iteration)
         if not paths or (partition.run, partition.iteration) in keys
     ]
     if not found:
-        end_gone(lake.gone_parts("topology"))
         raise BadInputError(
             home, "holds no such iteration", "name traces to analyse, or another run, iteration or home"
         )
     yield found
     end_failed(results)
     end_half_renewed(home, [(source.run, source.iteration) for source in found])
-    if run is None and not paths:
-        end_gone(lake.gone_parts("topology"))
+    end_gone(gone)
 
 
 def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> list[Completeness]:
@@ -99,7 +106,7 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         typer.echo(f"traceviz: {warning}", err=True)
-    for line in changed_lines(results):
+    for line in chain.from_iterable(result.changed_lines for result in results):
         typer.echo(f"traceviz: {line}", err=True)
     tell_failures(results)
     return results

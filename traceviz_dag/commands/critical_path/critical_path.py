@@ -69,7 +69,7 @@ def critical_path(
             raise UsageError("--steady is for traces; records hold whole steps")
         critical_path_of_records(records, json)
         return
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules, printed="findings") as iterations:
         if steady:
             answers = [steady_path_answer(several) for several in by_run(iterations)]
         else:

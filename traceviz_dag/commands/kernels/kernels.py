@@ -75,7 +75,8 @@ def kernels(
             raise UsageError("--ncu shows operations: leave --by out")
         measured = _measured(ncu)
         rows_of, print_one = partial(measured_of, measured), partial(print_measured, measured)
-    with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
+    read = " ".join(_queries()) if rows_of is _rows else ""
+    with chosen_iterations(path, home, run, iteration, rules, by_rank=True, printed=read) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
@@ -109,17 +110,23 @@ def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
     return [{**where, **{name: value for name, value in row.items() if name not in where}} for row in stored]
 
 
+def _queries() -> tuple[str, ...]:
+    """What is asked of the lake where an iteration is printed."""
+    from traceviz_dag.lake import operation_summaries as summaries
+
+    return (
+        *(summaries.CLASSES_SQL, summaries.PEAKS_SQL, summaries.OPERATIONS_SQL, summaries.MODULES_SQL),
+        *(summaries.CONTENTION_SQL, summaries.SAVINGS_SQL, summaries.SAME_WORK_SQL, summaries.REASONS_SQL),
+    )
+
+
 def _print(iteration: StoredIteration, rank: int | None) -> bool:
     """Print an iteration's operations; returns whether it has any."""
     from traceviz_dag.lake import operation_summaries as summaries
 
-    queries = (
-        *(summaries.CLASSES_SQL, summaries.PEAKS_SQL, summaries.OPERATIONS_SQL, summaries.MODULES_SQL),
-        *(summaries.CONTENTION_SQL, summaries.SAVINGS_SQL, summaries.SAME_WORK_SQL, summaries.REASONS_SQL),
-    )
     # Together: a table that several of them name is read once.
     with iteration.lake.session(run=iteration.run, iteration=iteration.iteration) as session:
-        found = [rows.to_pylist() for rows in session.ask_each([summaries.of_rank(sql, rank) for sql in queries])]
+        found = [rows.to_pylist() for rows in session.ask_each([summaries.of_rank(sql, rank) for sql in _queries()])]
     classes, peaks, rows, modules, slowed, saved, same, unknowns = found
     ranks = of_ranks(rank)
     own = [row for row in classes if row["name"] != "communication"]

@@ -148,7 +148,7 @@ def what_if(
         return
     if steps is not None:
         raise UsageError("--steps is for --records")
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules, printed="findings") as iterations:
         if steady:
             answers = [steady_what_if_answer(several, wanted) for several in by_run(iterations)]
         else:
