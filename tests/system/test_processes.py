@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,27 @@ def test_a_worker_that_dies_costs_at_most_its_own_item(tmp_path: Path):
     results = dict(spread(die_or_double, items, 2))
     assert isinstance(results.pop(3), WorkerDiedError)
     assert results == {number: 2 * number for number in (0, 1, 2, 4, 5)}
+
+
+def die_amid_the_answer(number: int) -> bytes:
+    """Item 1 kills its worker once a few bytes of what it gives are sent."""
+
+    def send_a_part(connection: Connection, message: bytes) -> None:
+        os.write(connection.fileno(), message[:9])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if number == 1:
+        Connection._send = send_a_part
+    return bytes(10)
+
+
+def test_a_worker_that_dies_while_it_sends_its_result_is_not_waited_for():
+    results: dict[int, bytes | WorkerDiedError] = {}
+    spreading = threading.Thread(target=lambda: results.update(spread(die_amid_the_answer, range(3), 2)), daemon=True)
+    spreading.start()
+    spreading.join(60)
+    assert isinstance(results.pop(1), WorkerDiedError)
+    assert results == {0: bytes(10), 2: bytes(10)}
 
 
 def test_the_server_of_workers_that_is_killed_costs_nothing(monkeypatch):

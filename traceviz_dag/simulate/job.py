@@ -12,6 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -39,6 +40,7 @@ from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
 from traceviz_dag.system.processes import (
     WorkerDiedError,
     end_with_parent,
+    first_done,
     nothing_from_the_current_folder,
     without_main_script,
 )
@@ -55,6 +57,9 @@ from traceviz_dag.system.whole_files import (
 Progress = Callable[[str, int, int], None]
 Steps = list[tuple[int, Path]]
 """Number of each step, and where its times are kept."""
+
+Submit = Callable[[int, Path, Steps], Callable[[], Written]]
+"""Has a rank's file of some steps written; what it gives waits for what was."""
 
 _MARK = "culprits.parquet"
 """The file of the truth by which a folder is known as a simulation's."""
@@ -124,14 +129,14 @@ def _write_traces(
         _writers(settings, workers) as submit,
     ):
         total = len(ranks) * (settings.iterations if settings.layout is Layout.ITERATION else 1)
-        outstanding: deque[tuple[int, Future[Written]]] = deque()
+        outstanding: deque[tuple[int, Callable[[], Written]]] = deque()
         done = itertools.count(1)
 
         def add_outstanding() -> None:
             while outstanding:
                 # What a file wrote is let go before the next one's is taken.
-                rank, future = outstanding.popleft()
-                truth.add(rank, future.result())
+                rank, written = outstanding.popleft()
+                truth.add(rank, written())
                 if progress:
                     progress("traces", next(done), total)
             truth.finish()
@@ -228,14 +233,13 @@ def _write(rank: int, path: Path, steps: Steps) -> Written:
 
 
 @contextmanager
-def _writers(settings: JobSettings, workers: int) -> Iterator[Callable[[int, Path, Steps], Future[Written]]]:
+def _writers(settings: JobSettings, workers: int) -> Iterator[Submit]:
     if workers <= 1:
         _prepare(settings)
 
-        def here(rank: int, path: Path, steps: Steps) -> Future[Written]:
-            future: Future[Written] = Future()
-            future.set_result(_write(rank, path, steps))
-            return future
+        def here(rank: int, path: Path, steps: Steps) -> Callable[[], Written]:
+            written = _write(rank, path, steps)
+            return lambda: written
 
         yield here
         _WRITERS.clear()
@@ -243,11 +247,21 @@ def _writers(settings: JobSettings, workers: int) -> Iterator[Callable[[int, Pat
     context = multiprocessing.get_context("spawn")
     name_semaphores()
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(settings,))
+
+    def there(rank: int, path: Path, steps: Steps) -> Callable[[], Written]:
+        return partial(_result, pool, pool.submit(_write, rank, path, steps))
+
     try:
         with nothing_from_the_current_folder(), without_main_script(_write), pool:
-            yield lambda rank, path, steps: pool.submit(_write, rank, path, steps)
+            yield there
     except BrokenProcessPool as error:
         raise WorkerDiedError from error
+
+
+def _result(pool: ProcessPoolExecutor, future: Future[Written]) -> Written:
+    while not future.done():
+        first_done(pool, [future])
+    return future.result()
 
 
 class _Truth:

@@ -17,10 +17,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -38,6 +39,9 @@ _SERVER_ENDS_SECONDS = 0.2
 """So long multiprocessing may take a server that was killed for one that runs."""
 
 _LOOK_SECONDS = 1.0
+_NICER = 10
+"""How far workers stand back for other processes, as ``nice`` counts."""
+
 _SILENT_INTERRUPTS = "traceviz_dag.system.silent_interrupts"
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -323,7 +327,7 @@ def _pool(
             return
         pending = set(futures)
         while pending:
-            done, pending = wait(pending, _LOOK_SECONDS, FIRST_COMPLETED)
+            done, pending = first_done(pool, pending)
             if not done and not _is_managed(pool):
                 _terminate(pool)
                 return
@@ -360,9 +364,35 @@ def _is_managed(pool: ProcessPoolExecutor) -> bool:
     return not isinstance(manager, threading.Thread) or manager.is_alive()
 
 
+def first_done(
+    pool: ProcessPoolExecutor, futures: Iterable[Future[Result]]
+) -> tuple[set[Future[Result]], set[Future[Result]]]:
+    """Wait a second for the first of some futures; those that are done, and the others.
+
+    A worker that dies breaks its pool, so that all are done. If it dies while it sends a result, the pool's own thread
+    would wait for the rest of that for ever: the pool is broken here.
+    """
+    done, pending = wait(futures, _LOOK_SECONDS, FIRST_COMPLETED)
+    if not done and multiprocessing.connection.wait([process.sentinel for process in _processes_of(pool)], 0):
+        _terminate(pool)
+        _end_of_results(pool)
+    return done, pending
+
+
+def _processes_of(pool: ProcessPoolExecutor) -> list[BaseProcess]:
+    return list((getattr(pool, "_processes", None) or {}).values())
+
+
 def _terminate(pool: ProcessPoolExecutor) -> None:
-    for process in list((getattr(pool, "_processes", None) or {}).values()):
+    for process in _processes_of(pool):
         process.terminate()
+
+
+def _end_of_results(pool: ProcessPoolExecutor) -> None:
+    """Let nobody wait for the rest of a result that a worker was sending: that is waited for as long as anybody holds
+    the end that writes."""
+    with suppress(AttributeError, OSError):
+        pool._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -379,9 +409,7 @@ def _ended_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[None]:
             _kill_server()
         for process in set(multiprocessing.active_children()) - before:
             process.terminate()
-        # The rest of a result that one was sending is waited for as long as anybody holds the end that writes.
-        with suppress(AttributeError, OSError):
-            pool._result_queue._writer.close()  # type: ignore[attr-defined]
+        _end_of_results(pool)
         raise
 
 
@@ -402,6 +430,8 @@ _ARGUMENTS: list[object] = []
 
 def _begin(*arguments: object) -> None:
     end_with_parent()
+    # Whoever wants results goes first: what only it can do is what all else waits for.
+    os.nice(_NICER)
     # Ctrl-C reaches the whole group: the process that fans out ends its workers, and says so once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _ARGUMENTS[:] = arguments
