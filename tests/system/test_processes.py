@@ -21,7 +21,7 @@ import pytest
 
 from traceviz_dag.errors import OutputError
 from traceviz_dag.system import processes
-from traceviz_dag.system.processes import WorkerDiedError, spread, spread_in_order
+from traceviz_dag.system.processes import WorkerDiedError, spread, spread_in_order, stand_back
 from traceviz_dag.system.semaphores import name_semaphores, remove_orphans
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
@@ -78,6 +78,18 @@ def test_a_worker_that_dies_while_it_sends_its_result_is_not_waited_for():
     spreading.join(60)
     assert isinstance(results.pop(1), WorkerDiedError)
     assert results == {0: bytes(10), 2: bytes(10)}
+
+
+def nice_after_standing_back(times: int) -> int:
+    for _ in range(times):
+        stand_back()
+    return os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_a_worker_stands_back_once_however_often_it_is_told_to():
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert dict(spread(nice_after_standing_back, [3], 1)) == {0: max(own, 10)}
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own
 
 
 def test_the_server_of_workers_that_is_killed_costs_nothing(monkeypatch):

@@ -47,7 +47,7 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.engines import IMPORTED_ONCE
 from traceviz_dag.pipeline.shards import RANKS_OF_A_CHUNK
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.system.processes import spread_in_order
+from traceviz_dag.system.processes import spread_in_order, stand_back
 from traceviz_dag.tables import CAUSES_TABLES, TABLES
 from traceviz_dag.tables.rows import of_ranks
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
@@ -370,6 +370,9 @@ def _read(item: tuple[Sequence[int], pa.Table | None], tables: RankTables, numbe
         item: ranks; and rows of ``collectives``, of which those of these ranks count; None: nothing is matched yet.
     """
     ranks, collectives = item
+    if collectives is None:
+        # All else waits for who matches meanwhile.
+        stand_back()
     found, known = [], {} if collectives is None else _known_dimensions(collectives)
     # One table after the other: those of all ranks together are larger than all that is made of them.
     for rank in ranks:

@@ -39,8 +39,8 @@ _SERVER_ENDS_SECONDS = 0.2
 """So long multiprocessing may take a server that was killed for one that runs."""
 
 _LOOK_SECONDS = 1.0
-_NICER = 10
-"""How far workers stand back for other processes, as ``nice`` counts."""
+_BEHIND = 10
+"""How far a worker stands back for others, as ``nice`` counts."""
 
 _SILENT_INTERRUPTS = "traceviz_dag.system.silent_interrupts"
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
@@ -129,6 +129,11 @@ def _start_server(context: multiprocessing.context.BaseContext) -> None:
             forkserver.ensure_running()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stand_back() -> None:
+    """Let this worker process work where others, first of all the one that wants its results, leave a core idle."""
+    os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), _BEHIND))
 
 
 def end_with_parent() -> None:
@@ -430,8 +435,6 @@ _ARGUMENTS: list[object] = []
 
 def _begin(*arguments: object) -> None:
     end_with_parent()
-    # Whoever wants results goes first: what only it can do is what all else waits for.
-    os.nice(_NICER)
     # Ctrl-C reaches the whole group: the process that fans out ends its workers, and says so once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _ARGUMENTS[:] = arguments
