@@ -139,8 +139,7 @@ class Lake:
             OSError: the file cannot be read.
         """
         partition = checked_partition(definition(table_name), run, iteration, rank)
-        is_there = self.exists(table_name, run=run, iteration=iteration, rank=rank)
-        return is_there and recorded.is_as_recorded(self.tables_folder, table_name, partition)
+        return recorded.is_as_recorded(self.tables_folder, table_name, partition, may_be_gone=False)
 
     def content(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Content | None:
         """What is recorded of a partition; None where nothing is.

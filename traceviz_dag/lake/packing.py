@@ -192,7 +192,7 @@ def _status_of(lake: Path, table: Table, run: str, iteration: int, counted: bool
 def _is_sound(lake: Path, table: Table, parts: recorded.Parts, read_again: bool = False) -> bool:
     """Whether the packed file is as it was written; where there is none, nothing is wrong with it."""
     some = [Partition(parts.run, parts.iteration, rank) for rank in parts.packed[:1]]
-    return all(recorded.is_as_recorded(lake, table.name, one, read_again) for one in some)
+    return all(recorded.is_as_recorded(lake, table.name, one, read_again=read_again) for one in some)
 
 
 def _kept(folder: Path, pack: Pack | None) -> list[int]:

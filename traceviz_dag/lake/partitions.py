@@ -197,6 +197,7 @@ def values_in(parent: str, column: str, wanted: str | None = None) -> Iterator[t
             yield value, f"{parent}/{name}"
 
 
+@lru_cache(maxsize=256)
 def check_run(run: str) -> None:
     """Refuse a name that no run can have.
 

@@ -241,7 +241,9 @@ def refuse_gone(lake: Path, table: Table, run: str, iteration: int) -> None:
         raise BadInputError(gone[0].folder(lake / table.name) / FILE_NAME, fault, ANALYSE_AGAIN)
 
 
-def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: bool = False) -> bool:
+def is_as_recorded(
+    lake: Path, table: str, partition: Partition, *, read_again: bool = False, may_be_gone: bool = True
+) -> bool:
     """Whether a part is the one that was written there, or is gone; of a version that kept no record, any file is.
 
     Args:
@@ -254,7 +256,7 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
     compared = None
     while True:
         record = recorded(lake, partition.run, partition.iteration)
-        pack = pack_of(lake, table, partition)
+        pack = _pack_in(record, lake, table, partition)
         wanted = record.digests((table, partition.rank)) if pack is None else (pack.digest,)
         path = (
             own_path(lake, table, partition)
@@ -270,7 +272,7 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
                 right = digest_in(path, *state) in wanted
         except (FileNotFoundError, NotADirectoryError):
             # A part that is gone is named by those who count them; what is packed has nobody else to miss it.
-            right = pack is None
+            right = may_be_gone and pack is None
         except _ChangedError:
             continue
         # A writer may have come between the two looks: only what stays the same is wrong.
@@ -281,11 +283,12 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
 
 def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
     """What a part holds, as far as it is recorded; where its last writer was killed, its file shows which."""
-    part, pack = (table, partition.rank), pack_of(lake, table, partition)
+    part, record = (table, partition.rank), recorded(lake, partition.run, partition.iteration)
+    pack = _pack_in(record, lake, table, partition)
     if pack is not None:
         sources = sources_of(lake, partition.run, partition.iteration, pack)
         return None if sources is None else sources.contents.get(part, (None,))[-1]
-    contents = recorded(lake, partition.run, partition.iteration).contents.get(part, ())
+    contents = record.contents.get(part, ())
     if len(contents) > 1:
         contents = _of_file(contents, partition.folder(lake / table) / FILE_NAME) or contents
     return contents[-1] if contents else None
@@ -293,10 +296,11 @@ def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
 
 def pack_of(lake: Path, table: str, partition: Partition) -> Pack | None:
     """The packed file that holds a part; None where it has a file of its own, or none."""
-    if partition.rank is None:
-        return None
-    record = recorded(lake, partition.run, partition.iteration)
-    held = record.held((table, partition.rank))
+    return _pack_in(recorded(lake, partition.run, partition.iteration), lake, table, partition)
+
+
+def _pack_in(record: Record, lake: Path, table: str, partition: Partition) -> Pack | None:
+    held = record.held((table, partition.rank)) if partition.rank is not None else ()
     if isinstance(held, Pack):
         return held
     # Announced, and not settled: until its own file is the new one, that which is packed counts.
@@ -582,6 +586,7 @@ class _ChangedError(Exception):
     """A file changed while it was read."""
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _place(run: str, iteration: int) -> str:
     return Partition(run, iteration).below
 
