@@ -29,7 +29,7 @@ def write(lake: Lake, sample: SampleTable, rank: int, name: str) -> None:
 @pytest.fixture
 def job(lake: Lake, sample: SampleTable, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Three ranks, which are as many as are copied from the second mention on."""
-    monkeypatch.setattr(catalogue, "_COPIED", ((2, 1 << 20),))
+    monkeypatch.setattr(catalogue, "_COLUMNS_OF_A_MENTION", 30)
     monkeypatch.setattr(catalogue, "LEAST_COPIED", 3)
     monkeypatch.setattr(catalogue, "_READ_ONCE", ())
     for rank in range(3):

@@ -61,9 +61,11 @@ _READ_ONCE = ((4, 1 << 18), (8, 4 << 20))
 columns takes as long as three mentions of a narrow one, nine of the widest; of few bytes, planning takes most."""
 LEAST_COPIED = 64
 """Files from which on a table is copied into one file: opening a thousand takes a third of a second a query."""
-_COPIED = ((2, 1 << 16), (8, 1 << 62))
-"""From so many mentions on, a table whose files have so many bytes at most on average is copied: reading all of its
-columns takes as long as two or three mentions where opening is most of it, eight and more where rows are."""
+_FEW_BYTES = 1 << 16
+"""Of files of so many bytes at most on average opening takes most of the time."""
+_COLUMNS_OF_A_MENTION = 12
+"""Copying such files, with all of their columns, takes as long as a mention for so many of these, and two at the least;
+of larger ones as long as eight."""
 _COPY_ROWS = 20_480
 """Of a row group of a copy: more take more memory while they are gathered."""
 _LOCK = f".{FILE_NAME}.lock"
@@ -271,9 +273,9 @@ class NarrowViews:
     def copy_of(self, table: Table) -> Path | None:
         """The file with the rows of all its ranks, in order, as they are now, if it was copied.
 
-        Asking is two mentions: Arrow takes as long to open all files as copying them takes.
+        Who asks reads all ranks, mostly several times: Arrow takes as long to open all files as copying them takes.
         """
-        self._mentions[table.name] += 1
+        self._mentions[table.name] += _mentions_of_a_copy(table)
         self.prepare(f"FROM {table.name}")
         path, (files, _, hidden) = self._copies.get(table.name, (None, (_Files(), (), frozenset())))
         return None if files.packs or hidden else path
@@ -290,8 +292,8 @@ class NarrowViews:
         return self.found[table.name]
 
     def _is_to_copy(self, table: Table, files: int, size: int) -> bool:
-        often = any(self._mentions[table.name] >= least and size <= most * files for least, most in _COPIED)
-        return self.folders is not None and files >= LEAST_COPIED and often
+        least = _mentions_of_a_copy(table) if size <= _FEW_BYTES * files else 8
+        return self.folders is not None and files >= LEAST_COPIED and self._mentions[table.name] >= least
 
     def _copy(self, table: Table, rows: str, held: _Held) -> str:
         """Copy rows into one file; returns what selects them there, or the rows themselves where there is no room."""
@@ -315,6 +317,11 @@ class NarrowViews:
     def _is_small(self, table: Table, size: int) -> bool:
         mentions = self._mentions[table.name]
         return not size or any(mentions >= least and size <= most for least, most in _READ_ONCE)
+
+
+def _mentions_of_a_copy(table: Table) -> int:
+    """As many mentions of a table as take the time of a copy of small files."""
+    return max(2, len(table.columns) // _COLUMNS_OF_A_MENTION)
 
 
 def _state(path: Path) -> tuple[int, ...]:

@@ -91,15 +91,13 @@ shares AS (
 steps AS (
     SELECT DISTINCT rank, device, window_start_ns, window_end_ns FROM measured WHERE has_steps AND dimension = 'all'
 ),
-inside AS (
+of_kernels AS (
+    -- Files of kernels are many, and opened once: each kernel meets all steps of its rank, and counts with one of them.
     SELECT CAST(sum(greatest(0, least(start_ns + duration_ns, window_end_ns) - greatest(start_ns, window_start_ns)))
-        AS BIGINT) AS ns
-    FROM kernels JOIN steps USING (rank, device)
-    WHERE run = $run AND iteration = $iteration
-),
-whole AS (
-    SELECT CAST(sum(duration_ns) AS BIGINT) AS ns
-    FROM kernels SEMI JOIN steps USING (rank, device)
+            AS BIGINT) AS inside_ns,
+        CAST(sum(duration_ns) FILTER (is_first) AS BIGINT) AS whole_ns
+    FROM kernels
+    JOIN (SELECT *, row_number() OVER (PARTITION BY rank, device) = 1 AS is_first FROM steps) USING (rank, device)
     WHERE run = $run AND iteration = $iteration
 )
 SELECT
@@ -109,7 +107,7 @@ SELECT
     (SELECT exposed_share FROM shares) AS exposed_share,
     (SELECT computation_share FROM shares) AS computation_share,
     (SELECT idle_share FROM shares) AS idle_share,
-    (SELECT 1 - inside.ns / nullif(whole.ns, 0) FROM inside, whole) AS outside_share
+    (SELECT 1 - inside_ns / nullif(whole_ns, 0) FROM of_kernels) AS outside_share
 """
 
 

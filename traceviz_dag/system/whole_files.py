@@ -125,7 +125,12 @@ def temporary_of(path: Path) -> Iterator[Path]:
 def remove_stale_temporaries(path: Path) -> int:
     """Remove the temporaries of a target whose writers are gone, and say how many."""
     prefix = f"{_beginning(path)}."
-    return _remove_stale(path.parent, lambda name: name.startswith(prefix) and len(name) == _length_of_temporary(path))
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in entries if entry.name.startswith(prefix)]
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return sum(remove_if_stale(path.with_name(name)) for name in names if len(name) == _length_of_temporary(path))
 
 
 def remove_all_stale_temporaries(folder: Path) -> int:
@@ -133,7 +138,8 @@ def remove_all_stale_temporaries(folder: Path) -> int:
 
     Only for folders that hold nothing but what this package writes.
     """
-    return sum(_remove_stale(Path(place), lambda _: True) for place, _, _ in os.walk(folder))
+    every = ((place, name) for place, _, names in os.walk(folder) for name in names)
+    return sum(remove_if_stale(Path(place, name)) for place, name in every if _TEMPORARY.fullmatch(name))
 
 
 def remove_if_stale(path: Path) -> bool:
@@ -433,15 +439,6 @@ def _lock(descriptor: int) -> bool:
             os.close(descriptor)
             raise
     return os.fstat(descriptor).st_nlink > 0
-
-
-def _remove_stale(folder: Path, chosen: Callable[[str], bool]) -> int:
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name) and chosen(entry.name)]
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    return sum(remove_if_stale(folder / name) for name in names)
 
 
 def _locked_folder(base: Path) -> tuple[Path, int]:
