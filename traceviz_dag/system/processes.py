@@ -39,8 +39,8 @@ _SERVER_ENDS_SECONDS = 0.2
 """So long multiprocessing may take a server that was killed for one that runs."""
 
 _LOOK_SECONDS = 1.0
-_BEHIND = 10
-"""How far a worker stands back for others, as ``nice`` counts."""
+_BEHIND = 3
+"""How far a worker stands back for others, as ``nice`` counts: two together have the share of one that does not."""
 
 _SILENT_INTERRUPTS = "traceviz_dag.system.silent_interrupts"
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
