@@ -249,7 +249,8 @@ def _gains_after(
     others = [edit for edit in of_class[False] if edit not in faults]
     if len(faults) + len(others) < 2:
         return {edit: gain for each in of_class.values() for edit, gain in each.items()}
-    alone = saved([[*faults, edit] for edit in others])
+    # Without faults, that is what each saves alone.
+    alone = saved([[*faults, edit] for edit in others]) if faults else [of_class[False][edit] for edit in others]
     if alone is None:
         return {}
     order = [*faults, *(edit for _, edit in sorted(zip(alone, others, strict=True), key=lambda one: -one[0]))]
