@@ -300,9 +300,16 @@ def _copied(home: Path, folder: Path) -> tuple[Path, int]:
 
 def test_an_iteration_whose_tables_somebody_deleted_is_named_by_every_command(two_iterations, tmp_path):
     home, newest = _copied(two_iterations, tmp_path)
+    one, line = ("--run", "job", "--iteration", newest), f"run job, iteration {newest}"
+    shutil.rmtree(home / f"lake/kernels/run=job/iteration={newest}")
+    answer = call("iterations", "--home", home)
+    assert answer.code == 2 and f"table kernels: the rows of {line}" in answer.err
     for folder in home.glob(f"lake/[!.]*/run=job/iteration={newest}"):
         shutil.rmtree(folder)
-    one, line = ("--run", "job", "--iteration", newest), f"run job, iteration {newest}"
+    for number in (newest, None):
+        with pytest.raises(tv.IncompleteError, match=f"^table kernels of job {newest}: somebody deleted the files"):
+            tv.open(home).iteration(number)
+    assert tv.open(home).iteration(newest - 1).number == newest - 1
     for command in (*READERS, "statement", "clocks", "topology", "iterations", "lake status"):
         for options in ((), () if command == "iterations" else one, () if command == "statement" else ("--json",)):
             answer = call(*command.split(), "--home", home, *options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import faulthandler
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import pytest
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import across_ranks_views, catalogue, queries, summaries
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.system import duckdb_memory
+from traceviz_dag.system.memory_limit import THREADS
 from traceviz_dag.tables import ITERATIONS, RUNS
 
 RUN = "night/1"
@@ -344,7 +347,19 @@ def test_a_file_that_somebody_damages_or_deletes_under_a_session_is_named(two_ra
         assert session.ask(f"{asked} AND rank = 1")["ns"].to_pylist() == [None]
 
 
-ENDLESS = "SELECT count(*) AS rows FROM range(9000000000000) AS many(n) WHERE hash(n) % 7 = n % 5"
+ENDLESS = " UNION ALL ".join(
+    ["SELECT count(*) AS rows FROM range(9000000000000) AS many(n) WHERE hash(n) % 7 = n % 5"] * 4
+)
+"""Each thread of DuckDB has a share of it: if one gets signals, another works on, and notices none."""
+
+
+@pytest.fixture
+def several_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """DuckDB as users have it; tests give it one thread."""
+    monkeypatch.setenv(THREADS, "2")
+    duckdb_memory._kept.cache_clear()
+    yield
+    duckdb_memory._kept.cache_clear()
 
 
 @contextmanager
@@ -352,10 +367,12 @@ def interrupted() -> Iterator[None]:
     """What runs meets a signal whose handler does what that of Ctrl-C does, also where the tests ignore interrupts."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
+    faulthandler.dump_traceback_later(60, exit=True)  # Nothing else would end it.
     try:
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
+        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
 
 
@@ -368,11 +385,13 @@ def interrupted() -> Iterator[None]:
         lambda lake: across_ranks_views.rows_of_query(ENDLESS, RUN, 7),
     ],
 )
+@pytest.mark.usefixtures("several_threads")
 def test_an_interrupt_of_a_query_is_no_error_of_the_query(two_ranks: Lake, ask: Callable[[Lake], object]):
     with interrupted():
         ask(two_ranks)
 
 
+@pytest.mark.usefixtures("several_threads")
 def test_a_session_answers_after_an_interrupt_also_of_the_tables_that_it_makes(two_ranks: Lake, monkeypatch):
     monkeypatch.setattr(catalogue, "_READ_ONCE", ((1, 1 << 20),))
     with two_ranks.session(run=RUN, iteration=7) as session:

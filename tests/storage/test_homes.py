@@ -349,6 +349,16 @@ def test_cleaning_leaves_what_was_written_again_and_what_a_lost_record_may_name(
     assert store.objects == before
 
 
+def test_cleaning_removes_what_was_written_before_it_although_stores_count_whole_seconds(tmp_path, store, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    strays = {f"team/home/parts/{number:032}": str(number).encode() for number in range(50)}
+    store.objects |= strays
+    store.written |= dict.fromkeys(strays, time.time())
+    told = call("lake", "clean", "--home", HOME, "--state", tmp_path / "b", "--older-than", "0", "--json").json
+    assert (len(told["removed"]), told["kept"]) == (len(strays), 0)
+    assert all(one["hours"] >= 0 for one in told["removed"])
+
+
 @pytest.mark.parametrize("manifest", [None, b"{}"])
 def test_a_home_without_its_manifest_is_not_cleaned_and_verify_names_that(tmp_path, store, run, manifest):
     assert analyze(run, tmp_path / "a").code == 0

@@ -17,6 +17,7 @@ from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.lake.bounds import Bounds
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.printable import is_object_url, printable
 from traceviz_dag.system.objects import local_home
 from traceviz_dag.system.paths import real_path
@@ -63,6 +64,7 @@ class Job:
         self._held = Held(open_lake(home, refresh=False), traces, opened or ExitStack(), changed or {})
         self._keys = None if keys is None else frozenset(keys)
         if not self.iterations:
+            self._refuse_gone(None, None)
             raise BadInputError(home, "holds no analysed iteration", "analyse a trace into it first")
 
     def close(self) -> None:
@@ -97,15 +99,28 @@ class Job:
         """One iteration; by default the last of the only run.
 
         Raises:
-            UsageError: no such iteration, or several runs and none is named.
+            UsageError: no such iteration, or several runs and none is named. IncompleteError: somebody deleted its
+                tables, or, where no number is given, those of a newer one.
         """
         if run is None and len(self.runs) > 1:
             raise UsageError(f"there are {len(self.runs)} runs; name one: {', '.join(self.runs[:5])}")
         found = [each for each in self.iterations if run in (None, each.run) and number in (None, each.number)]
+        if number is None or not found:
+            self._refuse_gone(found[-1].run if found else run, number)
         if not found:
             there = ", ".join(f"{each.run} {each.number}" for each in self.iterations[:5])
             raise UsageError(f"no such run or iteration; there are {there}")
         return found[-1]
+
+    def _refuse_gone(self, run: str | None, number: int | None) -> None:
+        """Refuse iterations whose kernels somebody deleted, if they are newer than all of their run that are left."""
+        newest = {each.run: each.number for each in self.iterations}
+        for part in reversed(self._held.lake.gone_parts("kernels", run, number).get("kernels", [])):
+            is_ours = self._keys is None or (part.run, part.iteration) in self._keys
+            if is_ours and (number is not None or part.iteration > newest.get(part.run, -1)):
+                raise IncompleteError(
+                    f"table kernels of {part.run} {part.iteration}: somebody deleted the files; {ANALYSE_AGAIN}"
+                )
 
     @checked
     def table(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.analyze.wording import activity, ranks_of, signed_percent
-from traceviz_dag.commands.common.failures import end_gone, end_half_renewed, end_stale
+from traceviz_dag.commands.common.failures import end_gone, end_half_renewed, end_stale, gone_iterations
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped, shown
@@ -99,7 +99,7 @@ def iterations(
     check(lake.tables_folder, TRACES, [part for place in places for part in lake.partitions(TRACES.name, *place)])
     end_half_renewed(real_path(home), places)
     end_stale(lake, places)
-    end_gone(gone)
+    end_gone(gone | gone_iterations(lake, run, None, "kernels"))
     _end_without_measures(lake, by_run, run, every=not last)
     partial = [f"{row['run']} {row['iteration']}" for group in by_run.values() for row in group if row["partial"]]
     if partial:

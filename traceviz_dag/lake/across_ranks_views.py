@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from traceviz_dag.system.duckdb_memory import scratch_database
+from traceviz_dag.system.duckdb_memory import interruptible, scratch_database
 from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
 from traceviz_dag.tables.causes import PATH_HOSTS_SQL, PATH_WHAT_SQL
 from traceviz_dag.tables.modules import MODULES_COLUMNS, MODULES_SQL
@@ -126,4 +126,4 @@ def rows_of_query(sql: str, run: str, iteration: int, **tables: pa.Table) -> pa.
             columns = [*table.columns, *(pa.repeat(place[column], table.num_rows) for column in lacking)]
             connection.register(name, pa.table(columns, [*table.column_names, *lacking]))
         asked = {name: value for name, value in place.items() if f"${name}" in sql}
-        return connection.execute(sql, asked).to_arrow_table()
+        return interruptible(connection, lambda: connection.execute(sql, asked).to_arrow_table())

@@ -33,7 +33,7 @@ from traceviz_dag.lake.record_lines import NO_FILE, Content
 from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_begun, move_aside, upgrade
 from traceviz_dag.lake.write import Written, write_parts
-from traceviz_dag.system.duckdb_memory import connect_in_memory, keeping_interrupts, scratch_database
+from traceviz_dag.system.duckdb_memory import connect_in_memory, interruptible, keeping_interrupts, scratch_database
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
 from traceviz_dag.tables import TABLES, Table, all_tables
@@ -509,7 +509,8 @@ class Session:
                 the queries several times is asked once: else each place would be planned and read for itself.
         """
         try:
-            return _asked_again(lambda: self._asked(queries, shared))
+            connection = self.views.connection
+            return _asked_again(lambda: interruptible(connection, lambda: self._asked(queries, shared)))
         except FilesGoneError as error:
             raise BadInputError(self.lake.home, str(error), "analyse again") from error
 
@@ -562,8 +563,8 @@ class _LakeInSession(Lake):
         table, chosen, views = definition(name), tuple(partitions), self.open.views
         is_inside = {(one.run, one.iteration) for one in chosen} == {(views.run, views.iteration)}
         try:
-            with keeping_interrupts():
-                copy = views.copy_of(table) if is_inside and len(chosen) >= catalogue.LEAST_COPIED else None
+            is_copied = is_inside and len(chosen) >= catalogue.LEAST_COPIED
+            copy = interruptible(views.connection, lambda: views.copy_of(table)) if is_copied else None
         except (BadInputError, duckdb.Error, UnicodeDecodeError) as error:
             if not (isinstance(error, BadInputError) or read_only.tells_damage(error)):
                 raise

@@ -218,15 +218,15 @@ class Published:
 
         def is_removed(one: Found) -> bool:
             # Asked anew: a writer that goes on after a kill writes the same part again.
-            now = self._bucket.find(one.key) if one.changed_ns < before_ns else None
-            if now is None or now.changed_ns >= before_ns:
+            now = self._bucket.find(one.key) if one.second_ns < before_ns else None
+            if now is None or now.second_ns >= before_ns:
                 return False
             self._bucket.delete(one.key)
             return True
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             removed = list(compress(strays, pool.map(is_removed, strays)))
-        left = tuple(LeftOver(self._path(one.key), one.size, one.changed_ns) for one in removed)
+        left = tuple(LeftOver(self._path(one.key), one.size, one.second_ns) for one in removed)
         return Cleaned(left, len(strays) - len(left))
 
     def prove(self) -> None:

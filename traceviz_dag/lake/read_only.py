@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import starmap
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import duckdb
@@ -25,7 +24,7 @@ from traceviz_dag.errors import BadInputError, OutputError, TracevizError, Usage
 from traceviz_dag.lake import catalogue
 from traceviz_dag.lake.bounds import UNBOUND, Bounds, FilesGoneError, Parameters
 from traceviz_dag.lake.partitions import FILE_NAME, fault_and_remedy, glob_literal
-from traceviz_dag.system.duckdb_memory import connect_in_memory
+from traceviz_dag.system.duckdb_memory import connect_in_memory, interruptible
 from traceviz_dag.system.whole_files import scratch_folder
 
 _READING_NODES = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
@@ -109,36 +108,6 @@ def _spill_folder(home: Path | None) -> Iterator[Path | None]:
             base.rmdir()
 
 
-@contextmanager
-def stopped_after(connection: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
-    """Stop what runs on a connection after so many seconds; None does not.
-
-    Raises:
-        UsageError: it was stopped.
-    """
-    if seconds is None:
-        yield
-        return
-    done, stopped = Event(), Event()
-
-    def watch() -> None:
-        if not done.wait(seconds):
-            stopped.set()
-            # Between two statements there is nothing to interrupt.
-            while not done.wait(0.05):
-                connection.interrupt()
-
-    Thread(target=watch, name="stops a query", daemon=True).start()
-    try:
-        yield
-    except (duckdb.InterruptException, UsageError):
-        if not stopped.is_set():
-            raise
-        raise UsageError(f"the query took longer than {seconds:g} s and was stopped; ask for less") from None
-    finally:
-        done.set()
-
-
 def run_select(
     connection: duckdb.DuckDBPyConnection,
     sql: str,
@@ -159,10 +128,13 @@ def run_select(
         UsageError: one line, when the statement does more than read, or DuckDB refuses it.
         BadInputError: a file of the lake that it reads is damaged.
     """
+
+    def asked() -> pa.Table:
+        _check_reads_only(connection, sql)
+        return fetch(connection, sql, parameters, many=True, bounds=bounds)
+
     try:
-        with stopped_after(connection, bounds.seconds):
-            _check_reads_only(connection, sql)
-            result = fetch(connection, sql, parameters, many=True, bounds=bounds)
+        result = interruptible(connection, asked, bounds.seconds)
     except (duckdb.InternalException, duckdb.FatalException):
         raise
     except duckdb.Error as error:

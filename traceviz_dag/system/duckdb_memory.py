@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
-from threading import Lock
-from typing import TYPE_CHECKING
+from threading import TIMEOUT_MAX, Lock, current_thread, main_thread
+from typing import TYPE_CHECKING, TypeVar
 
+from traceviz_dag.errors import UsageError
 from traceviz_dag.system.memory_limit import THREADS, address_space
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 # traceviz_dag.lake.read_only.fetch asks for that copy where rows are few.
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
+
+Rows = TypeVar("Rows")
 
 _NAMES = count(1)
 _ATTACHING = Lock()
@@ -64,6 +67,33 @@ def keeping_interrupts() -> Iterator[None]:
         if message != _INTERRUPTED and not message.endswith(_INTERRUPTED_READING):
             raise
         raise KeyboardInterrupt from None
+
+
+def interruptible(connection: duckdb.DuckDBPyConnection, ask: Callable[[], Rows], seconds: float | None = None) -> Rows:
+    """What a function gives that asks a connection. An interrupt ends it at once: DuckDB may wait for threads of its
+    own where it notices none, so it is asked in another thread than the one that gets signals.
+
+    Args:
+        seconds: how long it may take; None does not stop it.
+
+    Raises:
+        UsageError: it took longer.
+    """
+    if seconds is None and current_thread() is not main_thread():
+        return ask()
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        try:
+            if wait([asked], None if seconds is None else min(seconds, TIMEOUT_MAX)).not_done:
+                raise UsageError(f"the query took longer than {seconds:g} s and was stopped; ask for less")
+            return asked.result()
+        finally:
+            # Between two statements there is nothing to interrupt.
+            while not asked.done():
+                connection.interrupt()
+                wait([asked], 0.05)
 
 
 @contextmanager

@@ -81,6 +81,11 @@ class Found:
     tag: str
     changed_ns: int
 
+    @property
+    def second_ns(self) -> int:
+        """The second of its last change, ns since 1970: not after it."""
+        return self.changed_ns // _SECOND_NS * _SECOND_NS
+
 
 class Bucket:
     """The objects of a bucket.

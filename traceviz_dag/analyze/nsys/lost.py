@@ -20,7 +20,7 @@ def lost_rows(faults: Iterable[RowFault]) -> str:
     return ", ".join(
         _nameless(source, count)
         if nameless
-        else f"{counted(count, 'row', 'rows')} of table {source} without usable times, GPU or thread, left out"
+        else f"{counted(count, 'row', 'rows')} of table {source} without usable times or numbers, left out"
         for (source, nameless), count in rows.items()
     )
 

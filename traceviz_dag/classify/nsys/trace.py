@@ -154,7 +154,7 @@ def _report(profile: NsysProfile, part: NsysPart, operations: pa.Table, rows: in
         mine = lost.process in (None, part.process) and lost.device in (None, part.device)
         if mine and not lost.nameless and lost.source.startswith(_OF_RANKS):
             of_any = ", of any rank" if lost.process is lost.device is None else ""
-            dropped[f"row of table {lost.source} without usable times, GPU or thread{of_any}"] += lost.rows
+            dropped[f"row of table {lost.source} without usable times or numbers{of_any}"] += lost.rows
     kernels = operations.filter(pa.array(_numbers(operations, "category") == KERNEL))
     nameless = kernels["name"].null_count
     fault = f"{nameless:,} of {len(kernels):,} kernels have no name, so what communicates is not known; export it again"

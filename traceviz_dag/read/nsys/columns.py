@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +65,15 @@ def without_long_texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | 
     return pc.if_else(long, "", column) if pc.any(long).as_py() else None
 
 
-def usable(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Which rows have a number that can be a time in each column, and that of a GPU in ``device``, and end no earlier
-    than they start; None where all do."""
+def usable(
+    columns: Mapping[str, pa.ChunkedArray | pa.Array], others: Sequence[pa.ChunkedArray] = ()
+) -> npt.NDArray[np.bool_] | None:
+    """Which rows have a number that can be a time in each column, and that of a GPU in ``device``, end no earlier than
+    they start, and have some number in each other column; None where all do."""
     conditions = [
         pc.and_(pc.greater(column, -LAST_INSTANT_NS), pc.less(column, LAST_INSTANT_NS)) for column in columns.values()
     ]
+    conditions += map(pc.is_valid, others)
     if "device" in columns:
         conditions.append(pc.greater_equal(columns["device"], 0))
     if {"start_ns", "end_ns"} <= columns.keys():

@@ -77,7 +77,7 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
     read = _Read()
     fields = {
         "start_ns": required("start"),
-        "end_ns": Field(("end",), str(MISSING), other=str(LAST_INSTANT_NS)),
+        "end_ns": number("end"),
         "type": required("eventType"),
         "text": text("text"),
         "text_id": number("textId"),

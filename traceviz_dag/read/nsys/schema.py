@@ -32,14 +32,11 @@ class Field:
         default: SQL literal that represents NULL and for a column that does not exist; None: the column must exist,
             and rows in which it is NULL or beyond all times are left out.
         loss: what cannot be said without it; empty where nothing is lost.
-        other: SQL literal that represents what is no integer; None: such a value refuses the export. Columns that must
-            exist have NULL.
     """
 
     names: tuple[str, ...]
     default: str | None = str(MISSING)
     loss: str = ""
-    other: str | None = None
 
     @property
     def is_text(self) -> bool:
@@ -170,8 +167,10 @@ class NsysSchema:
                     self.note(f"{words} has texts of more than {LONGEST_NAME >> 20} MiB: they are left out")
                     values = shorter
                 rows = rows.set_column(place, name, values)
-        needed = {name: rows[name] for name in rows.column_names if name in fields and fields[name].default is None}
-        kept = usable(needed)
+        there = [name for name in rows.column_names if name in fields]
+        needed = {name: rows[name] for name in there if fields[name].default is None}
+        # What is no integer came as NULL, and NULL as the default.
+        kept = usable(needed, [rows[name] for name in there if name not in needed and rows[name].null_count])
         if kept is not None:
             self.leave_out(table, dict(zip(rows.column_names, rows.columns, strict=True)), kept)
             rows = rows.filter(pa.array(kept))
@@ -215,7 +214,7 @@ class NsysSchema:
         asked.texts |= {one: fields[name].is_text for name, one in columns.items() if one is not None}
         asked.rows.add(where)
         there = {name: (one, fields[name].default) for name, one in columns.items() if one is not None}
-        return Wanted(found, there, others={name: one.other for name, one in fields.items() if one.other is not None})
+        return Wanted(found, there)
 
     def _column(self, table: str, wanted: Field) -> str | None:
         """The column of the table; None where it has none."""
@@ -240,11 +239,11 @@ def _scalar(wanted: Field) -> pa.Scalar:
 
 def required(*names: str) -> Field:
     """A column without which its table is of no use."""
-    return Field(names, None, other="NULL")
+    return Field(names, None)
 
 
 def number(*names: str, loss: str = "") -> Field:
-    """An integer column; MISSING where it says nothing."""
+    """An integer column; MISSING where it says nothing. Rows in which it holds something else are left out."""
     return Field(names, str(MISSING), loss)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -51,8 +51,6 @@ class Wanted:
 
     Attributes:
         columns: name in the answer → the column, and the SQL literal that represents NULL; None keeps NULL.
-        others: name in the answer of a column of integers → the SQL literal that represents what is none, in a
-            container that holds anything in any row.
         among: the name in the answer of a column of integers, and the values in it that make a row count; None takes
             all rows.
     """
@@ -60,21 +58,20 @@ class Wanted:
     table: str
     columns: Mapping[str, tuple[str, str | None]]
     among: tuple[str, tuple[int, ...]] | None = None
-    others: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sql(self) -> str:
         """The query, which may be continued."""
-        return self._asking({})
+        return self._asking(of_anything=False)
 
     @property
     def sql_of_anything(self) -> str:
-        """The same for SQLite, with what represents values that are no integers."""
-        return self._asking(self.others)
+        """The same for SQLite, where a column of integers holds anything: NULL for what is none."""
+        return self._asking(of_anything=True)
 
-    def _asking(self, others: Mapping[str, str]) -> str:
+    def _asking(self, *, of_anything: bool) -> str:
         columns = self.columns.items()
-        parts = [f'{_read(column, default, others.get(name))} AS "{name}"' for name, (column, default) in columns]
+        parts = [f'{_read(column, default, of_anything)} AS "{name}"' for name, (column, default) in columns]
         asked = f'SELECT {", ".join(parts) or "1"} FROM "{self.table}"'
         if self.among is None:
             return asked
@@ -83,14 +80,14 @@ class Wanted:
         return f'{asked} WHERE +"{self.columns[name][0]}" IN ({", ".join(map(str, values))})'
 
 
-def _read(column: str, default: str | None, other: str | None) -> str:
+def _read(column: str, default: str | None, of_anything: bool) -> str:
     """SQL that reads a column."""
-    if other is None:
+    if not of_anything or (default is not None and default.startswith("'")):
         return f'"{column}"' if default is None else f'coalesce("{column}", {default})'
     whole = f'CAST("{column}" AS INTEGER)'
     return (
         f"CASE typeof(\"{column}\") WHEN 'integer' THEN \"{column}\" WHEN 'null' THEN {default or 'NULL'} "
-        f"WHEN 'real' THEN iif(\"{column}\" = {whole}, {whole}, {other}) ELSE {other} END"
+        f"WHEN 'real' THEN iif(\"{column}\" = {whole}, {whole}, NULL) END"
     )
 
 
