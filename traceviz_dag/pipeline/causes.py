@@ -35,6 +35,7 @@ from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels
 from traceviz_dag.analyze.causes.rank_work import HostWaits, RankWork, rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
 from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.analyze.causes.side_streams import side_streams
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.wait_calls import StreamWaits
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
@@ -380,8 +381,9 @@ def _read(item: tuple[Sequence[int], pa.Table | None], tables: RankTables, numbe
         mine, recorded = rank_kernels(_with_dimensions(table, known.get(rank))), tables.synchronizations(rank)
         called = stream_waits(mine, recorded, number)
         held = host_waits(mine, recorded)
-        edges = kernel_edges(mine, called)
-        found.append(_Read(rank, mine, on_cpu, lacks_launches(mine), called, edges, held))
+        sides = side_streams(mine)
+        edges = kernel_edges(mine, sides, called)
+        found.append(_Read(rank, mine, on_cpu, lacks_launches(mine, sides), called, edges, held))
     return found
 
 
@@ -446,7 +448,7 @@ def _ranked_step(
         loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
         tight.append(works[-1])
         if one.unlaunched:
-            tied = kernel_edges(mine, one.called, done[mine.program])
+            tied = kernel_edges(mine, side_streams(mine), one.called, done[mine.program])
             tight[-1] = _work(as_launched(mine, tied), tied, joined, *of_host)
     found = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in found)
