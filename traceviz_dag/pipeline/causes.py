@@ -41,7 +41,7 @@ from traceviz_dag.analyze.causes.wait_calls import StreamWaits
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import NONE, Int64, Shared, number_groups
+from traceviz_dag.arrays import NONE, Int64, Shared, distinct, number_groups
 from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
@@ -442,10 +442,11 @@ def _ranked_step(
     shown = of_all_replays(kernels, [one.edges for one in placed.values()])
     for place, ((rank, one), edges) in enumerate(zip(placed.items(), shown, strict=True)):
         mine = one.kernels
-        joined, surely = (np.unique(each.kernel[each.of(place)]) for each in (members, fewer))
+        joined = distinct(members.kernel[members.of(place)])
         of_host = one.held, windows[rank], source.pauses(rank), source.hidden_waits(rank)
         works.append(shared.of(_work(mine, edges, joined, *of_host)))
-        loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
+        if fewer is not members:
+            loose.append(_work(mine, edges, distinct(fewer.kernel[fewer.of(place)]), *of_host))
         tight.append(works[-1])
         if one.unlaunched:
             tied = kernel_edges(mine, side_streams(mine), one.called, done[mine.program])
