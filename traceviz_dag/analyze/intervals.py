@@ -49,22 +49,17 @@ class Axis(NamedTuple):
 def union(starts: Int64, ends: Int64) -> Intervals:
     """Return the normal set that covers exactly what the given intervals cover; touching intervals become one."""
     starts, ends = _int64(starts), _int64(ends)
-    if _is_normal(starts, ends):
-        return Intervals(starts, ends)
     filled = ends > starts
     if not filled.all():
         starts, ends = starts[filled], ends[filled]
-    if not len(starts):
+    if (starts[1:] > ends[:-1]).all():
         return Intervals(starts, ends)
     if (starts[1:] < starts[:-1]).any():
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
     reached = np.maximum.accumulate(ends)
-    opens = np.flatnonzero(starts[1:] > reached[:-1]) + 1
-    return Intervals(
-        starts[np.concatenate(([0], opens))],
-        reached[np.concatenate((opens - 1, [len(reached) - 1]))],
-    )
+    apart = starts[1:] > reached[:-1]
+    return Intervals(starts[np.append(True, apart)], reached[np.append(apart, True)])
 
 
 def merge(*sets: Intervals) -> Intervals:
@@ -149,10 +144,6 @@ def _covered_before(normal: Intervals, instants: Int64) -> Int64:
     opened = np.searchsorted(normal.starts, instants, side="right")
     still_open = np.maximum(normal.ends[opened - 1] - instants, 0)
     return total[opened] - np.where(opened > 0, still_open, 0)
-
-
-def _is_normal(starts: Int64, ends: Int64) -> bool:
-    return bool((ends > starts).all() and (starts[1:] > ends[:-1]).all())
 
 
 def _int64(values: npt.ArrayLike) -> Int64:

@@ -8,13 +8,12 @@ In FP8 all have (T, N), and names of persistent kernels may state none: then not
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-import pyarrow as pa
 
-from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int32, Int64
 
 PRODUCT, OF_WEIGHTS = 1, 2
 """Codes of products, and of those with operands (N, T)."""
@@ -26,9 +25,8 @@ _BATCHED = ("aten::bmm", "aten::baddbmm")
 """Operators of unfused attention, whose products sum over tokens too."""
 
 
-def products(table: pa.Table) -> Int64:
-    """The code of each row of ``kernels``; 0 for what is no product of a linear layer."""
-    (name, names), (operator, operators) = codes(table, "name"), codes(table, "operator")
+def products(name: Int32, names: Sequence[str], operator: Int32, operators: Sequence[str]) -> Int64:
+    """The code of each kernel, by its name and its operator; 0 for what is no product of a linear layer."""
     of_name = [_code(each) for each in names]
     batched = [each in _BATCHED for each in operators]
     return np.where(np.array([*batched, False])[operator], 0, np.array([*of_name, 0])[name]).astype(np.int64)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from traceviz_dag.lake.across_ranks_views import PATH_HOSTS, PROFILED_BY
 from traceviz_dag.lake.catalogue import quoted_text, with_values
-from traceviz_dag.tables.questions import DELAY_COSTS_SQL, IMBALANCE_SQL, WAIT_PARTS_SQL, hosts_of_path_sql
+from traceviz_dag.tables.questions import DELAY_COSTS_SQL, IMBALANCE_SQL, WAIT_PARTS, hosts_of_path_sql
 
 _HERE = "run = $run AND iteration = $iteration"
 _NUMBERED_PROFILES = ("rank", "stage")
@@ -56,7 +56,7 @@ WAITS: Mapping[str, Part] = {
     "experts": _of_table("expert_loads", ("rank",)),
     "costs": Part(("rank", "stage", "cause"), DELAY_COSTS_SQL),
     "matrix": _of_table("blame", ("rank", "late_rank", "dimension")),
-    "communication": Part(("dimension",), WAIT_PARTS_SQL),
+    "communication": Part(("dimension",), WAIT_PARTS.sql),
     "slow_ranks": _of_table("rank_speeds", ("rank",)),
     "stages": _by_place("stage", f"SELECT rank, stage FROM topology WHERE {_HERE} AND stage IS NOT NULL"),
     "nodes": by_node({}),

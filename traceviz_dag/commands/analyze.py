@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from traceviz_dag.commands.common.across import end_untold
-from traceviz_dag.commands.common.failures import end_failed, tell_failures
+from traceviz_dag.commands.common.failures import end_failed, tell_results
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
@@ -136,11 +135,8 @@ def analyze(
     with ExitStack() as last:
         with open_cluster(cluster, folder, workers, tell) as engine, _progress(console, folder) as started:
             results = analyse(replace(settings, engine=engine), inputs, started, last)
-        for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
-            console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
-        for line in chain.from_iterable(result.changed_lines for result in results):
-            console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
-        tell_failures(results)
+        warn = partial(console.print, style="yellow", soft_wrap=True, highlight=False, markup=False)
+        tell_results(inputs, results, warn)
         lake = open_lake(folder)
         # The last one first: its report is written while its tables are at hand.
         for entry, result in zip(reversed(inputs), reversed(results), strict=True):

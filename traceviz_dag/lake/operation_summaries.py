@@ -67,7 +67,8 @@ WITH ran AS (
     SELECT rank, operation_id, CAST(module_path AS VARCHAR) AS path, count(*) AS ran, sum(duration_ns) AS ran_ns
     FROM kernels WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {{rank}} GROUP BY ALL
 ), parts AS (
-    -- As in the view modules: of an operation's calls each module has those of its kernels.
+    -- Of an operation's calls each module has those of its own, as in the view of them. (A table that is named here is
+    -- read.)
     SELECT regexp_replace(string_split(path, '/')[-1], 'Layer_[0-9]+$', 'Layer') AS name, ran_ns AS kernel_ns,
         roofline_ns * (ran / kernels) AS roofline_ns, headroom_ns * (ran / kernels) AS headroom_ns
     FROM ran LEFT JOIN (SELECT rank, operation_id, kernels, roofline_ns, headroom_ns {_HERE})
@@ -154,7 +155,7 @@ SELECT
     {_SIZES} AS shapes, CAST(contention.kernel AS VARCHAR) AS kernel,
     CAST(sum(alone) AS BIGINT) AS alone, CAST(round(sum(alone * alone_ns) / sum(alone)) AS BIGINT) AS alone_ns,
     CAST(sum(beside) AS BIGINT) AS beside, CAST(round(sum(beside * beside_ns) / sum(beside)) AS BIGINT) AS beside_ns,
-    -- As much as the kernels beside communication take, to what as many of the same rank take alone.
+    -- As much as those beside communication take, to what as many of the same rank take alone.
     sum(beside * beside_ns) / nullif(sum(beside * alone_ns), 0) AS slowdown,
     CAST(sum(extra_ns) AS BIGINT) AS extra_ns
 FROM contention JOIN operations USING (run, iteration, rank, operation_id)

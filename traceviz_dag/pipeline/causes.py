@@ -35,12 +35,13 @@ from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels
 from traceviz_dag.analyze.causes.rank_work import HostWaits, RankWork, rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
 from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.analyze.causes.side_streams import side_streams
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.wait_calls import StreamWaits
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import NONE, Int64, Shared, number_groups
+from traceviz_dag.arrays import NONE, Int64, Shared, distinct, number_groups
 from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
@@ -383,8 +384,9 @@ def _read(item: tuple[Sequence[int], pa.Table | None], tables: RankTables, numbe
         mine, recorded = rank_kernels(_with_dimensions(table, known.get(rank))), tables.synchronizations(rank)
         called = stream_waits(mine, recorded, number)
         held = host_waits(mine, recorded)
-        edges = kernel_edges(mine, called)
-        found.append(_Read(rank, mine, on_cpu, lacks_launches(mine), called, edges, held))
+        sides = side_streams(mine)
+        edges = kernel_edges(mine, sides, called)
+        found.append(_Read(rank, mine, on_cpu, lacks_launches(mine, sides), called, edges, held))
     return found
 
 
@@ -443,13 +445,14 @@ def _ranked_step(
     shown = of_all_replays(kernels, [one.edges for one in placed.values()])
     for place, ((rank, one), edges) in enumerate(zip(placed.items(), shown, strict=True)):
         mine = one.kernels
-        joined, surely = (np.unique(each.kernel[each.of(place)]) for each in (members, fewer))
+        joined = distinct(members.kernel[members.of(place)])
         of_host = one.held, windows[rank], source.pauses(rank), source.hidden_waits(rank)
         works.append(shared.of(_work(mine, edges, joined, *of_host)))
-        loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
+        if fewer is not members:
+            loose.append(_work(mine, edges, distinct(fewer.kernel[fewer.of(place)]), *of_host))
         tight.append(works[-1])
         if one.unlaunched:
-            tied = kernel_edges(mine, one.called, done[mine.program])
+            tied = kernel_edges(mine, side_streams(mine), one.called, done[mine.program])
             tight[-1] = _work(as_launched(mine, tied), tied, joined, *of_host)
     found = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in found)

@@ -40,6 +40,11 @@ _ON_PATH = (
 )
 _GAPS = ("rank", "kernel_id", "caller", "doing", "doing_ns", "host_work")
 
+_OF_WAITS = (
+    *("synchronization_id", "kind", "thread", "start_ns", "duration_ns", "step", "stream", "wait_on_stream"),
+    *("record_start_ns", "waited_for_kernel_id", "waiting_kernel_id", "evidence"),
+)
+
 _STEP_COLUMNS = (
     *("rank", "step", "chunk", "microbatch", "phase", "dimension", "order_in_rank", "host_start_ns"),
     *("span_start_ns", "span_end_ns"),
@@ -69,7 +74,7 @@ class StoredKernels:
         """One rank's synchronisations; no rows where its trace has none."""
         if not self.lake.exists("synchronizations", run=self.run, iteration=self.iteration, rank=rank):
             return SYNCHRONIZATIONS.schema.empty_table()
-        table = self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
+        table = self.lake.table("synchronizations", self.run, self.iteration, rank).arrow(_OF_WAITS)
         return _with_step(table, self.number) if rank in self.unmarked else table
 
 

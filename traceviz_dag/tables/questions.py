@@ -2,35 +2,79 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
 from traceviz_dag.tables.causes import PATH_HOSTS_SQL
 
-DELAY_COSTS_SQL = """
-WITH costs AS (
-    SELECT rank, stage, cause, sum(cost_ns)::BIGINT AS cost_ns, sum(direct_ns)::BIGINT AS direct_ns,
-        sum(passed_on_ns)::BIGINT AS passed_on_ns
-    FROM delay_costs WHERE run = $run AND iteration = $iteration GROUP BY rank, stage, cause
-), gains AS (
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """A question that sums columns of a table: as a query, and of rows that were read, without starting DuckDB.
+
+    Attributes:
+        table: whose rows. by: columns that the rows of a sum share. sums: columns that are summed.
+        first: the one whose largest sum comes first; what is unknown comes last.
+        count: more columns, with the number of rows. where: further conditions on rows that count, in SQL.
+    """
+
+    table: str
+    by: tuple[str, ...]
+    sums: tuple[str, ...]
+    first: str
+    count: tuple[str, ...] = ()
+    where: str = ""
+
+    @property
+    def sql(self) -> str:
+        """The query."""
+        counted = (f"    count(*) AS {name}" for name in self.count)
+        columns = ",\n".join([*counted, *(f"    sum({name})::BIGINT AS {name}" for name in self.sums)])
+        by = ", ".join(self.by)
+        return f"""
+SELECT {by},
+{columns}
+FROM {self.table} WHERE run = $run AND iteration = $iteration{self.where}
+GROUP BY {by} ORDER BY {self.first} DESC, {by}
+"""
+
+    def of(self, rows: pa.Table) -> list[dict[str, Any]]:
+        """The answer, of the rows of an iteration that count."""
+        asked = [*(([], "count_all") for _ in self.count), *((name, "sum") for name in self.sums)]
+        found = rows.group_by([*self.by]).aggregate(asked).rename_columns([*self.by, *self.count, *self.sums])
+
+        def order(row: dict[str, Any]) -> tuple[Any, ...]:
+            return -row[self.first], *((row[name] is None, row[name]) for name in self.by)
+
+        return sorted(found.to_pylist(), key=order)
+
+
+COSTS = Sums("delay_costs", ("rank", "stage", "cause"), ("cost_ns", "direct_ns", "passed_on_ns"), "cost_ns")
+"""Costs over the steps of an iteration by rank (NULL: nobody known) and cause."""
+
+DELAY_COSTS_SQL = f"""
+WITH costs AS ({COSTS.sql}), gains AS (
     SELECT rank, max(gain_ns) AS gain_ns FROM (
         SELECT rank, edit, sum(gain_ns)::BIGINT AS gain_ns FROM what_if
         WHERE run = $run AND iteration = $iteration AND edit IN ('fix_rank', 'fix_link') AND refusal IS NULL
         GROUP BY rank, edit
     ) GROUP BY rank
 )
-SELECT rank, stage, cause, cost_ns, direct_ns, passed_on_ns, cost_ns / sum(cost_ns) OVER () AS cost_share, gain_ns
-FROM costs LEFT JOIN gains USING (rank) ORDER BY cost_ns DESC, rank NULLS LAST, cause
+SELECT costs.*, cost_ns / sum(cost_ns) OVER () AS cost_share, gain_ns
+FROM costs LEFT JOIN gains USING (rank) ORDER BY cost_ns DESC, rank, stage, cause
 """
-"""Costs over the steps of an iteration by rank (NULL: nobody known) and cause, each beside the gain of fixing the rank
-or its links, whichever is predicted to save more."""
+"""``COSTS``, each beside the gain of fixing the rank or its links, whichever is predicted to save more."""
 
-WAIT_PARTS_SQL = """
-SELECT dimension, count(*) AS kernels, sum(hidden_wait_ns)::BIGINT AS hidden_wait_ns,
-    sum(exposed_wait_ns)::BIGINT AS exposed_wait_ns, sum(hidden_transfer_ns)::BIGINT AS hidden_transfer_ns,
-    sum(exposed_transfer_ns)::BIGINT AS exposed_transfer_ns
-FROM collectives
-WHERE run = $run AND iteration = $iteration AND coalesce(wait_aligned_ns, wait_by_duration_ns) IS NOT NULL
-    AND fault IS NULL
-GROUP BY dimension ORDER BY exposed_wait_ns DESC, dimension
-"""
+WAIT_PARTS = Sums(
+    "collectives",
+    by=("dimension",),
+    sums=("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns"),
+    first="exposed_wait_ns",
+    count=("kernels",),
+    where="\n    AND coalesce(wait_aligned_ns, wait_by_duration_ns) IS NOT NULL AND fault IS NULL",
+)
 """Hidden and exposed communication, each split into wait and transfer: sums over the kernels of all ranks whose wait is
 known, where kernels that run side by side each count."""
 

@@ -86,14 +86,14 @@ def test_the_longest_stage_sets_the_period_and_the_score_stays_one():
 def test_stages_that_take_turns_score_nothing():
     # Two stages, one unit in flight: each works only while the other waits.
     columns = scored_rows(np.array([50]), np.array([20]), np.array([30]))
-    assert columns["derived_hidden_ns"].tolist() == [0] and columns["overlap_score"].to_pylist() == [0.0]
+    assert columns["derived_hidden_ns"].tolist() == [0] and columns["overlap_score"].tolist() == [0.0]
     nothing = scored_rows(np.array([50]), np.array([0]), np.array([30]))
-    assert nothing["overlap_score"].to_pylist() == [None]
+    assert period_rows([({}, 1, nothing)])["overlap_score"].to_pylist() == [None]
 
 
 def test_scores_outside_zero_to_one_are_reported_and_gaps_count_against_the_pair():
     columns = scored_rows(np.array([100, 10]), np.array([20, 20]), np.array([30, 20]))
-    assert columns["overlap_score"].to_pylist() == [-2.5, 1.5]
+    assert columns["overlap_score"].tolist() == [-2.5, 1.5]
 
 
 def test_pairs_with_fewer_than_two_steady_units_have_no_figure_but_a_reason():

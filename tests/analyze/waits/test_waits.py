@@ -26,7 +26,7 @@ from tests.sets import fast
 from traceviz_dag.analyze.across_invariants import collectives_violations
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
-from traceviz_dag.analyze.waits.blamed import delays_by
+from traceviz_dag.analyze.waits.blamed import delays_by, judged_waits
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
@@ -37,7 +37,7 @@ from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Era, Faults, Graphs, Recompute, Transformer
 from traceviz_dag.tables import COLLECTIVES, KERNELS
-from traceviz_dag.tables.questions import WAIT_PARTS_SQL
+from traceviz_dag.tables.questions import WAIT_PARTS
 
 JOB = {
     "tp": 2,
@@ -389,7 +389,7 @@ def test_whatever_the_rows_and_clocks_a_wait_is_within_its_kernel_or_has_a_reaso
     late_ranks(table, 100)
     for function in (blame_matrix, link_speeds):
         function(table)
-    rows_of_query(WAIT_PARTS_SQL, "job", 7, collectives=table)
+    rows_of_query(WAIT_PARTS.sql, "job", 7, collectives=table)
 
 
 @pytest.mark.long
@@ -408,8 +408,9 @@ def test_real_traces_of_few_ranks_of_larger_jobs_are_kept_row_by_row(shared_data
 
 def test_waits_and_transfers_add_up_over_dimensions():
     table = charged_collectives(job(Faults(slow_gpu=5)))
-    split = rows_of_query(WAIT_PARTS_SQL, "job", 7, collectives=table)
+    split = rows_of_query(WAIT_PARTS.sql, "job", 7, collectives=table)
     names = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
     total = sum(np.sum(split[name].to_numpy()) for name in names)
     assert total == sum(table["duration_ns"].to_pylist())
     assert set(split["dimension"].to_pylist()) >= {"tp", "dp", "pp"}
+    assert WAIT_PARTS.of(judged_waits(table)) == split.to_pylist()

@@ -20,6 +20,7 @@ from traceviz_dag.analyze.causes.inferred_waits import lacks_launches
 from traceviz_dag.analyze.causes.layers import Layers, of_a_layer
 from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.rank_work import RankWork
+from traceviz_dag.analyze.causes.side_streams import side_streams
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, extra_work, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.matching.message_schedule import BACKWARD, FORWARD
@@ -462,7 +463,7 @@ class StepEdits:
     def untied(self) -> list[int]:
         """Ranks that lack launches, see ``lacks_launches``."""
         both = zip(self.step.ranks, self.step.works, strict=True)
-        return [rank for rank, work in both if lacks_launches(work.kernels)]
+        return [rank for rank, work in both if lacks_launches(work.kernels, side_streams(work.kernels))]
 
     def has_unmatched(self, dimension: str) -> bool:
         """Whether communications of a dimension are not matched, so that nothing shows their waits from transfers."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
-from traceviz_dag.analyze.causes.side_streams import SideStreams, in_order_of_launch, on_chain, side_streams
+from traceviz_dag.analyze.causes.side_streams import SideStreams
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups, places_of_each, ranges
+from traceviz_dag.arrays import NONE, Bool, Int64, among, distinct, lookup, number_groups, places_of_each, ranges
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Phase
 
@@ -29,7 +29,7 @@ AT_ONCE_NS = 5_000
 LATE_NS = 20_000
 """A kernel that starts so long after all that it is known to wait for waited for something else, too."""
 
-MESSAGES = tuple(OPERATIONS.index(each) for each in (Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE))
+MESSAGES = np.array([OPERATIONS.index(one) for one in (Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE)])
 """Operations of pipeline neighbours; a kernel may be several of them."""
 
 
@@ -53,8 +53,8 @@ class Waits:
 
 def together(*parts: Waits) -> Waits:
     """All waits of several parts."""
-    columns = ([getattr(part, name) for part in parts] for name in ("waiting", "waited_for", "since_ns"))
-    return Waits(*(np.concatenate(column).astype(np.int64) for column in columns))
+    columns = zip(*((part.waiting, part.waited_for, part.since_ns) for part in parts), strict=True)
+    return Waits(*map(np.concatenate, columns))
 
 
 NO_WAITS = Waits(*(np.empty(0, np.int64) for _ in range(3)))
@@ -79,27 +79,22 @@ def held_in_class(kernels: RankKernels, waits: Waits, *keys: Int64) -> Waits:
     return waits.only(holds & (share >= HOLDS_IN)[number])
 
 
-def side_by_side(kernels: RankKernels) -> bool:
-    """Whether several streams compute the chain: steps of micro-batches run into each other, each one of its own."""
-    return bool(on_chain(kernels).sum() > 1)
-
-
-def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool) -> tuple[Int64, Int64]:
+def neighbours(kernels: RankKernels, sides: SideStreams, members: Int64, of_item: bool) -> tuple[Int64, Int64]:
     """The work that was launched last before each communication, and first after it; ``NONE`` where none.
 
     Args:
         of_item: of the same micro-batch's step; combined forward and backward steps run side by side.
     """
-    order = in_order_of_launch(kernels)
+    order = sides.order
     item = np.zeros(len(order), np.int64)
     if of_item:
         keys = (kernels.phase[order], kernels.chunk[order], kernels.microbatch[order])
         item = number_groups(*keys)[1]
     by_item = np.argsort(item, kind="stable")
     order, item = order[by_item], item[by_item]
-    place = np.full(len(apart), NONE, np.int64)
+    place = np.full(len(kernels), NONE, np.int64)
     place[order] = np.arange(len(order))
-    works, index = ~apart[order], np.arange(len(order))
+    works, index = ~sides.apart[order], np.arange(len(order))
     last = np.maximum.accumulate(np.where(works, index, NONE))
     following = np.minimum.accumulate(np.where(works, index, len(order))[::-1])[::-1]
     last, following = last[place[members]], following[place[members]]
@@ -111,13 +106,11 @@ def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool)
     )
 
 
-def launched_last(kernels: RankKernels, which: Bool, stream: Int64, before_ns: Int64) -> Int64:
-    """The kernel of some that was launched last on a stream before an instant, per stream and instant; or ``NONE``."""
+def launched_last(kernels: RankKernels, sides: SideStreams, stream: Int64, before_ns: Int64) -> Int64:
+    """The work that was launched last on a stream before an instant, per stream and instant; ``NONE`` where none."""
     result = np.full(len(stream), NONE, np.int64)
-    queue = in_order_of_launch(kernels)
-    queue = queue[which[queue]]
-    for one in np.unique(stream).tolist():
-        mine, own = np.flatnonzero(stream == one), queue[kernels.stream[queue] == one]
+    for one in distinct(stream).tolist():
+        mine, own = np.flatnonzero(stream == one), sides.work[kernels.stream[sides.work] == one]
         result[mine] = lookup(own, np.searchsorted(kernels.launch_ns[own], before_ns[mine]) - 1)
     return result
 
@@ -150,8 +143,7 @@ def within_items(kernels: RankKernels, apart: Bool) -> Waits:
 
 def within_visits(kernels: RankKernels, sides: SideStreams) -> Waits:
     """Waits of communications between two kernels of a visit to another stream: from it, and back to it."""
-    order = in_order_of_launch(kernels)
-    order = order[np.argsort(kernels.thread[order], kind="stable")]
+    order = sides.order[np.argsort(kernels.thread[sides.order], kind="stable")]
     at = np.flatnonzero(sides.inside[order])
     parts = [
         across(kernels, order[at], order[at - 1], kernels.launch_ns[order[at]]),
@@ -167,9 +159,8 @@ def brought_back(kernels: RankKernels, sides: SideStreams) -> Waits:
     its forward step from the last to the first. That counts if all are taken, and if the sizes agree where known.
     """
     keys = (kernels.chunk, kernels.microbatch)
-    mine = in_order_of_launch(kernels)
-    mine = mine[(kernels.to_host | kernels.from_host)[mine] & (sides.visit != MISSING)[mine]]
-    mine = mine[(kernels.microbatch[mine] != MISSING)]
+    moves = (kernels.to_host | kernels.from_host) & (sides.visit != MISSING) & (kernels.microbatch != MISSING)
+    mine = sides.order[moves[sides.order]]
     waiting: list[Int64] = []
     source: list[Int64] = []
     item = number_groups(*(key[mine] for key in keys))[1]
@@ -198,7 +189,7 @@ def in_communicator_order(kernels: RankKernels) -> Waits:
     NCCL runs the operations of a communicator in the order of the calls, whatever their streams. Messages of a group
     may each have a communicator of their own, so nothing is said of them.
     """
-    collective = kernels.communicates & ~np.isin(kernels.operation, MESSAGES)
+    collective = kernels.communicates & ~among(kernels.operation, MESSAGES)
     mine = np.flatnonzero(collective & (kernels.group >= 0) & (kernels.launch_ns != MISSING))
     order = mine[np.lexsort((kernels.start_ns[mine], kernels.launch_ns[mine], kernels.group[mine]))]
     source, waiting = order[:-1], order[1:]
@@ -227,13 +218,13 @@ def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
     return waits.only((share >= HOLDS_IN)[number])
 
 
-def lacks_launches(kernels: RankKernels) -> bool:
+def lacks_launches(kernels: RankKernels, sides: SideStreams) -> bool:
     """Whether of most communications on a stream of their own no launch is known, so no wait.
 
     Each stream counts: where the calls that launch are not on record, the operators around them stand for the launches
     of collectives, and nothing does for those of messages.
     """
-    apart = kernels.communicates & side_streams(kernels).apart
+    apart = kernels.communicates & sides.apart
     lost = np.bincount(kernels.stream[apart], weights=kernels.launch_ns[apart] == MISSING)
     return bool((2 * lost > np.bincount(kernels.stream[apart])).any())
 
@@ -272,7 +263,7 @@ def by_starts(kernels: RankKernels, apart: Bool, which: Bool, done: Int64 | None
     start, end = kernels.start_ns, kernels.end_ns
     free, launch = _free(kernels), kernels.launch_ns
     before, parts = done_before(kernels) if done is None else done, [NO_WAITS]
-    for stream in np.unique(kernels.stream[kernels.communicates | kernels.computes]).tolist():
+    for stream in distinct(kernels.stream[kernels.communicates | kernels.computes]).tolist():
         own = np.flatnonzero(kernels.stream == stream)
         # Communications wait for work and work for them: two streams that compute hand nothing over here. What a stream
         # that computes waits for may pass on to the next communication, which its launch shows to be later.
@@ -289,7 +280,7 @@ def by_starts(kernels: RankKernels, apart: Bool, which: Bool, done: Int64 | None
     return together(*parts)
 
 
-def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> Waits:
+def before_the_optimizer(kernels: RankKernels, sides: SideStreams, members: Int64, klass: Int64) -> Waits:
     """The optimizer's first kernel waits for the data-parallel collectives of the backward pass, those of gradients.
 
     Args:
@@ -298,8 +289,8 @@ def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> 
     """
     if Dimension.DP.value not in kernels.dimensions:
         return NO_WAITS
-    order = in_order_of_launch(kernels)
-    queue = order[kernels.computes[order] & (kernels.phase[order] == PHASES.index(Phase.OPTIMIZER))]
+    optimizes = kernels.computes & (kernels.phase == PHASES.index(Phase.OPTIMIZER))
+    queue = sides.order[optimizes[sides.order]]
     of_gradients = kernels.phase[members] == PHASES.index(Phase.BACKWARD)
     of_gradients &= kernels.dimension[members] == kernels.dimensions.index(Dimension.DP.value)
     mine = members[of_gradients]
@@ -323,7 +314,7 @@ def passed_on(kernels: RankKernels, entries: Waits, others: Waits) -> Waits:
     others = others.only(order)
     of_stream = kernels.stream[others.waiting]
     parts = [NO_WAITS]
-    for name in np.unique(stream).tolist():
+    for name in distinct(stream).tolist():
         mine, open_ = entries.only(stream == name), others.only(of_stream == name)
         # The waits that are open at the record: called before it, and what waits is launched after it.
         high = np.searchsorted(open_.since_ns, mine.since_ns)

@@ -28,14 +28,13 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     lacks_launches,
     neighbours,
     passed_on,
-    side_by_side,
     start_late,
     together,
     within_items,
     within_visits,
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
-from traceviz_dag.analyze.causes.side_streams import SideStreams, at_ends_of_steps, in_order_of_launch, side_streams
+from traceviz_dag.analyze.causes.side_streams import SideStreams, at_ends_of_steps, side_streams
 from traceviz_dag.analyze.causes.wait_calls import (
     StreamWaits,
     WaitCalls,
@@ -50,7 +49,7 @@ from traceviz_dag.analyze.causes.wait_calls import (
     tell_entries,
     wait_calls,
 )
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup, number_groups
 from traceviz_dag.read.events import MISSING
 
 RECORDED, INFERRED = range(2)
@@ -75,62 +74,64 @@ class KernelEdges:
     untold: Int64
 
 
-def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = None) -> KernelEdges:
+def kernel_edges(
+    kernels: RankKernels, sides: SideStreams, waits: StreamWaits, done: Int64 | None = None
+) -> KernelEdges:
     """All edges between streams of a rank.
 
     Args:
+        sides: what of them runs beside the chain of steps.
         waits: what is recorded of them, and the calls of which nothing shows for what a stream waits.
         done: see ``by_starts``.
     """
-    sides = side_streams(kernels)
-    apart, beside = sides.apart, _launched(kernels, sides.apart)
+    apart, beside = sides.apart, _launched(sides, sides.apart)
     klass = _classes(kernels, beside, sides)
-    calls = wait_calls(kernels, apart, waits)
+    calls = wait_calls(kernels, sides, waits)
     beside = beside[~kernels.in_graph[beside]]
     opening, launched = beside[sides.opens[beside]], beside[sides.closes[beside]]
     recorded = Waits(waits.waiting, waits.waited_for, kernels.launch_ns[waits.waited_for])
-    left = np.isin(launched, recorded.waited_for)
+    left = kernels.marked(recorded.waited_for)[launched]
     # Where the trace has every call, what has none did not wait.
     communications = opening[kernels.communicates[opening]]
-    complete = waits.records > 0 or tell_entries(calls, communications if len(communications) else opening)
+    complete = waits.records > 0 or tell_entries(kernels, calls, communications if len(communications) else opening)
     if not complete:
         calls = replace(calls, entry=np.zeros_like(calls.entry))
-    called = opening[np.isin(opening, calls.after[calls.entry])] if complete else opening
-    entries = _entries(kernels, apart, called[~np.isin(called, recorded.waiting)], klass)
-    entries = together(entries, moved_entries(kernels, apart, calls, entries))
+    called = opening[kernels.marked(calls.after[calls.entry])[opening]] if complete else opening
+    entries = _entries(kernels, sides, called[~kernels.marked(recorded.waiting)[called]], klass)
+    entries = together(entries, moved_entries(kernels, sides, calls, entries))
     back, inside = brought_back(kernels, sides), within_visits(kernels, sides)
-    calls = calls.only(~_explained(calls, back, inside))
+    calls = calls.only(~_explained(kernels, calls, back, inside))
     back = across(kernels, back.waiting, back.waited_for, back.since_ns)
     between = within_items(kernels, apart)
     if complete:
-        between = between.only(np.isin(between.waiting, calls.waiter) | kernels.in_graph[between.waiting])
+        between = between.only(kernels.marked(calls.waiter)[between.waiting] | kernels.in_graph[between.waiting])
     between, all_calls = _since_calls(kernels, between, calls), calls
-    handed, used = handed_over(kernels, apart, calls, together(recorded, entries))
-    handed = handed.only(~np.isin(handed.waiting, between.waiting))
+    handed, used = handed_over(kernels, sides, calls, together(recorded, entries))
+    handed = handed.only(~kernels.marked(between.waiting)[handed.waiting])
     calls = calls.only(~used)
-    calls = _without(calls, apart, between.waiting[~np.isin(between.waiting, handed.waiting)])
+    calls = _without(kernels, sides, calls, between.waiting[~kernels.marked(handed.waiting)[between.waiting]])
     between = together(between, handed)
-    calls = on_their_own_streams(kernels, apart, calls)
+    calls = on_their_own_streams(kernels, sides, calls)
     at_once, rest = _exits_by_calls(kernels, sides, calls, all_calls, launched[~left], klass)
     if not complete:
-        others = launched[~left & ~np.isin(launched, at_once.waited_for)]
-        at_once = together(at_once, _exits(kernels, apart, others, klass))
+        others = launched[~left & ~kernels.marked(at_once.waited_for)[launched]]
+        at_once = together(at_once, _exits(kernels, sides, others, klass))
     known = together(recorded, entries, back, inside, between, at_once)
-    open_ = launched[~np.isin(launched, np.concatenate([recorded.waited_for, at_once.waited_for]))]
+    open_ = launched[~left & ~kernels.marked(at_once.waited_for)[launched]]
     # Nothing on the chain needs copies to the host, or reduced gradients: no place of a call shows that it is for them.
     needed = open_[~(kernels.to_host | sides.computes)[open_]]
     later, explained = awaited_later(kernels, rest, needed, klass, known)
     if not complete:
-        open_ = open_[~np.isin(open_, later.waited_for)]
-        later = together(later, before_the_optimizer(kernels, open_, klass))
-    replayed = _launched(kernels, apart & kernels.in_graph & sides.closes)
-    graphs = _in_graphs(kernels, apart, replayed, klass)
+        open_ = open_[~kernels.marked(later.waited_for)[open_]]
+        later = together(later, before_the_optimizer(kernels, sides, open_, klass))
+    replayed = _launched(sides, apart & kernels.in_graph & sides.closes)
+    graphs = _in_graphs(kernels, sides, replayed, klass)
     further = passed_on(kernels, together(entries, handed, _of(recorded, apart)), together(between, at_once, later))
     inferred = together(
         *(entries, back, inside, between, at_once, later, graphs, further, in_communicator_order(kernels))
     )
-    inferred = _with_starts(kernels, apart, recorded, inferred, done)
-    untold = _untold(rest, explained, apart, together(recorded, inferred))
+    inferred = _with_starts(kernels, sides, recorded, inferred, done)
+    untold = _untold(kernels, apart, rest, explained, together(recorded, inferred))
     return _edges(kernels, sides, recorded, inferred, untold)
 
 
@@ -188,9 +189,12 @@ def _classes(kernels: RankKernels, beside: Int64, sides: SideStreams) -> Int64:
     return klass
 
 
-def _with_starts(kernels: RankKernels, apart: Bool, recorded: Waits, inferred: Waits, done: Int64 | None) -> Waits:
+def _with_starts(
+    kernels: RankKernels, sides: SideStreams, recorded: Waits, inferred: Waits, done: Int64 | None
+) -> Waits:
     """The inferred waits that held, and those that starts of kernels show where launches or waits are not known."""
-    if lacks_launches(kernels):
+    apart = sides.apart
+    if lacks_launches(kernels, sides):
         unseen = kernels.launch_ns == MISSING
         ways = [None] if done is None else [None, done]
         inferred = together(inferred, *(by_starts(kernels, apart, unseen, each) for each in ways))
@@ -202,23 +206,23 @@ def _exits_by_calls(
     kernels: RankKernels, sides: SideStreams, calls: WaitCalls, all_calls: WaitCalls, closing: Int64, klass: Int64
 ) -> tuple[Waits, WaitCalls]:
     """Waits for what runs beside the chain that the order of calls shows, and the calls that it does not explain."""
-    at_once, used = awaited_at_once(kernels, sides.apart, calls, klass)
-    if side_by_side(kernels):
+    at_once, used = awaited_at_once(kernels, sides, calls, klass)
+    if sides.several:
         of_item = kernels.microbatch[at_once.waited_for] != MISSING
         # Calls hand the chain over between its streams, too, so how many there are shows nothing.
         at_once = together(at_once.only(~of_item), _since_calls(kernels, at_once.only(of_item), all_calls))
         return at_once, calls.only(~used)
-    calls, open_ = calls.only(~used), closing[~np.isin(closing, at_once.waited_for)]
+    calls, open_ = calls.only(~used), closing[~kernels.marked(at_once.waited_for)[closing]]
     # Inside a step nothing needs its reduced gradients.
     useless = sides.computes & ~at_ends_of_steps(kernels, sides)
-    in_turn, used = awaited_in_turn(kernels, sides.apart, calls, open_, at_once.waited_for, useless)
+    in_turn, used = awaited_in_turn(kernels, sides, calls, open_, at_once.waited_for, useless)
     return together(at_once, in_turn), calls.only(~used)
 
 
-def _explained(calls: WaitCalls, back: Waits, inside: Waits) -> Bool:
+def _explained(kernels: RankKernels, calls: WaitCalls, back: Waits, inside: Waits) -> Bool:
     """Mark the calls ahead of copies from the host that wait for those to it, and those within visits."""
-    found = ~calls.entry & np.isin(calls.before, inside.waited_for) & np.isin(calls.after, inside.waiting)
-    ahead = np.flatnonzero(~calls.entry & np.isin(calls.after, back.waiting))
+    found = ~calls.entry & kernels.marked(inside.waited_for)[calls.before] & kernels.marked(inside.waiting)[calls.after]
+    ahead = np.flatnonzero(~calls.entry & kernels.marked(back.waiting)[calls.after])
     # Of several the last: those before it are of the stream that was current.
     ahead = ahead[np.lexsort((-ahead, calls.after[ahead]))]
     _, first = np.unique(calls.after[ahead], return_index=True)
@@ -226,23 +230,23 @@ def _explained(calls: WaitCalls, back: Waits, inside: Waits) -> Bool:
     return found
 
 
-def _entries(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
+def _entries(kernels: RankKernels, sides: SideStreams, members: Int64, klass: Int64) -> Waits:
     """Communications wait for the work that was launched before them, or for that of their micro-batch's step."""
     parts = [NO_WAITS]
-    for some, of_item in _by_neighbourhood(kernels, members):
-        mine = some[~np.isin(klass[some], klass[together(*parts).waiting])]
-        before, _ = neighbours(kernels, apart, mine, of_item)
+    for some, of_item in _by_neighbourhood(kernels, sides, members):
+        mine = some[~kernels.marked(klass[together(*parts).waiting])[klass[some]]]
+        before, _ = neighbours(kernels, sides, mine, of_item)
         waits = across(kernels, mine, before, kernels.launch_ns[mine])
         parts.append(held_in_class(kernels, waits, klass[waits.waiting]))
     return together(*parts)
 
 
-def _exits(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
+def _exits(kernels: RankKernels, sides: SideStreams, members: Int64, klass: Int64) -> Waits:
     """The work that is launched after communications waits for them, or that of their micro-batch's step."""
     parts = [NO_WAITS]
-    for some, of_item in _by_neighbourhood(kernels, members):
-        mine = some[~np.isin(klass[some], klass[together(*parts).waited_for])]
-        _, after = neighbours(kernels, apart, mine, of_item)
+    for some, of_item in _by_neighbourhood(kernels, sides, members):
+        mine = some[~kernels.marked(klass[together(*parts).waited_for])[klass[some]]]
+        _, after = neighbours(kernels, sides, mine, of_item)
         waits = across(kernels, after, mine, kernels.launch_ns[mine])
         if of_item:
             # Its step is handed over when its next work is launched; until then the stream is another step's.
@@ -251,30 +255,30 @@ def _exits(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> W
     return together(*parts)
 
 
-def _by_neighbourhood(kernels: RankKernels, members: Int64) -> list[tuple[Int64, bool]]:
+def _by_neighbourhood(kernels: RankKernels, sides: SideStreams, members: Int64) -> list[tuple[Int64, bool]]:
     """Which communications to try, and whether with the work of their micro-batch's step, in turn.
 
     Where steps run into each other, what is launched next to a step's communication is most likely another step's.
     """
     inside = kernels.microbatch[members] != MISSING
-    if not side_by_side(kernels):
+    if not sides.several:
         return [(members, False), (members[inside], True)]
     return [(members[inside], True), (members, False), (members[~inside], True)]
 
 
-def _in_graphs(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
+def _in_graphs(kernels: RankKernels, sides: SideStreams, members: Int64, klass: Int64) -> Waits:
     """Waits inside CUDA graphs, which make no calls."""
     if not len(members):
         return NO_WAITS
-    entries, exits = _entries(kernels, apart, members, klass), _exits(kernels, apart, members, klass)
-    others = members[~np.isin(members, entries.waiting)]
-    return together(entries, exits, in_graphs(kernels, apart, others))
+    entries, exits = _entries(kernels, sides, members, klass), _exits(kernels, sides, members, klass)
+    others = members[~kernels.marked(entries.waiting)[members]]
+    return together(entries, exits, in_graphs(kernels, sides.apart, others))
 
 
 def _since_calls(kernels: RankKernels, waits: Waits, calls: WaitCalls) -> Waits:
     """The same waits, each since the last call of its thread before its launch, if there is one since the source's."""
     since = waits.since_ns.copy()
-    for thread in np.unique(kernels.thread[waits.waiting]).tolist():
+    for thread in distinct(kernels.thread[waits.waiting]).tolist():
         mine = np.flatnonzero(kernels.thread[waits.waiting] == thread)
         called = calls.start_ns[(calls.thread == thread) & ~calls.entry]
         last = lookup(called, np.searchsorted(called, kernels.launch_ns[waits.waiting[mine]]) - 1)
@@ -282,14 +286,14 @@ def _since_calls(kernels: RankKernels, waits: Waits, calls: WaitCalls) -> Waits:
     return replace(waits, since_ns=since)
 
 
-def _without(calls: WaitCalls, apart: Bool, explained: Int64) -> WaitCalls:
+def _without(kernels: RankKernels, sides: SideStreams, calls: WaitCalls, explained: Int64) -> WaitCalls:
     """The calls that are not explained by a wait between streams that compute: one of each kernel that so waited.
 
     That is the last one that is not the first behind a communication, if there is one.
     """
     behind = np.zeros(len(calls.waiter), dtype=bool)
-    behind[first_behind(calls, right_behind(apart, calls))] = True
-    mine = np.flatnonzero(np.isin(calls.waiter, explained) & ~calls.entry)
+    behind[first_behind(calls, right_behind(sides, calls))] = True
+    mine = np.flatnonzero(kernels.marked(explained)[calls.waiter] & ~calls.entry)
     mine = mine[np.lexsort((-mine, behind[mine]))]
     _, chosen = np.unique(calls.waiter[mine], return_index=True)
     kept = np.ones(len(calls.waiter), dtype=bool)
@@ -302,7 +306,7 @@ def _of(waits: Waits, apart: Bool) -> Waits:
     return waits.only(apart[waits.waiting] & ~apart[waits.waited_for])
 
 
-def _untold(rest: WaitCalls, explained: Int64, apart: Bool, known: Waits) -> Int64:
+def _untold(kernels: RankKernels, apart: Bool, rest: WaitCalls, explained: Int64, known: Waits) -> Int64:
     """The kernels that waited by the calls that are left, of which it is not known for which communication.
 
     A kernel of several messages has a call for each.
@@ -310,14 +314,13 @@ def _untold(rest: WaitCalls, explained: Int64, apart: Bool, known: Waits) -> Int
     left = np.ones(len(rest.waiter), dtype=bool)
     left[explained] = False
     left &= ~rest.entry & (rest.waiter >= 0)
-    left &= ~np.isin(rest.waiter, known.waiting[apart[known.waited_for]])
+    left &= ~kernels.marked(known.waiting[apart[known.waited_for]])[rest.waiter]
     return rest.waiter[left]
 
 
-def _launched(kernels: RankKernels, which: Bool) -> Int64:
+def _launched(sides: SideStreams, which: Bool) -> Int64:
     """Some kernels in the order of launch."""
-    order = in_order_of_launch(kernels)
-    return order[which[order]]
+    return sides.order[which[sides.order]]
 
 
 def _edges(kernels: RankKernels, sides: SideStreams, recorded: Waits, inferred: Waits, untold: Int64) -> KernelEdges:
@@ -328,6 +331,6 @@ def _edges(kernels: RankKernels, sides: SideStreams, recorded: Waits, inferred: 
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(waiting) != 0) | (np.diff(waited_for) != 0)
     waiting, waited_for, evidence = waiting[new], waited_for[new], evidence[new]
-    closing = _launched(kernels, sides.closes)
-    unknown = closing[~np.isin(closing, waited_for)]
+    closing = _launched(sides, sides.closes)
+    unknown = closing[~kernels.marked(waited_for)[closing]]
     return KernelEdges(waiting, waited_for, evidence.astype(np.int64), unknown, untold)

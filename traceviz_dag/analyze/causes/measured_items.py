@@ -189,6 +189,8 @@ def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tu
     A kernel takes what passes on the main stream from the end of the kernel before it in its step to its own end, so
     that communication which it waits for counts as its own.
     """
+    if not parts:
+        return []
     kernels, steps = work.kernels, direction(work)
     mine = np.flatnonzero(_main_stream(work, steps))
     mine = mine[np.argsort(kernels.start_ns[mine], kind="stable")]
@@ -211,8 +213,6 @@ def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tu
     of_keys = (steps, kernels.chunk, kernels.microbatch)
     keys = zip(*(each[mine[first]].tolist() for each in of_keys), strict=True)
     place = {(step, max(chunk, 0), batch): at for at, (step, chunk, batch) in enumerate(keys)}
-    if not parts:
-        return []
     at = [place[step] for each in parts for step in each]
     begins = np.cumsum([0, *map(len, parts)])[:-1]
     whole, *sums = np.add.reduceat(totals[:, at], begins, axis=1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,7 +17,7 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.matching.operations import OPERATIONS, operation_of
 from traceviz_dag.analyze.products import products
 from traceviz_dag.analyze.work_evidence import work_by_grid
-from traceviz_dag.arrays import NONE, Bool, Int64, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int32, Int64, UInt64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Kind, Phase
 
@@ -117,6 +117,12 @@ class RankKernels:
         """Equal for ranks that run the same kernels in the same order."""
         return blake2b(self.stream.tobytes() + self.name.tobytes(), digest_size=16).digest()
 
+    def marked(self, places: Int64) -> Bool:
+        """Mark some kernels; one entry more, which ``NONE`` picks, is for no kernel."""
+        mark = np.zeros(len(self) + 1, dtype=bool)
+        mark[places] = True
+        return mark
+
     def places(self, kernel_id: Int64) -> Int64:
         """Places of kernels by their id; ``NONE`` for those that are not here."""
         order = np.argsort(self.kernel_id)
@@ -144,19 +150,21 @@ def rank_kernels(table: pa.Table) -> RankKernels:
     table, stream = table.take(pa.array(order)), stream[order]
     start = integers(table, "start_ns")
     launch = optional_integers(table, "launch_start_ns")
-    kind, kinds = codes(table, "kind")
-    code = {name: codes(table, name)[0] for name in ("name", "collective", "group_name", "operator")}
-    dimension, dimensions = codes(table, "dimension")
-    category, categories = codes(table, "category")
-    phase = np.array([PHASES.index(each) for each in codes(table, "phase")[1]] + [NO_PHASE])[codes(table, "phase")[0]]
-    blocks = np.prod([optional_integers(table, name) for name in ("grid_x", "grid_y", "grid_z")], axis=0)
+    texts = {column: codes(table, column) for column in _TEXTS}
+    (name, names), (kind, kinds) = texts["name"], texts["kind"]
+    (dimension, dimensions), (category, categories) = texts["dimension"], texts["category"]
+    collective, group = texts["collective"], texts["group_name"][0].astype(np.int64)
+    phase = np.array([*(PHASES.index(each) for each in texts["phase"][1]), NO_PHASE])[texts["phase"][0]]
+    digest = {column: _digests(*texts[column]) for column in ("name", "operator", "input_sizes")}
+    copies = _is(kind, kinds, Kind.MEMORY)
+    blocks = np.prod([optional_integers(table, each) for each in ("grid_x", "grid_y", "grid_z")], axis=0)
     waited = (start - launch)[launch != MISSING]
     return RankKernels(
         kernel_id=integers(table, "kernel_id"),
         start_ns=start,
         end_ns=start + integers(table, "duration_ns"),
         stream=stream.astype(np.int64),
-        name=_digests(table, "name").view(np.int64),
+        name=digest["name"].view(np.int64),
         launch_ns=launch,
         launched_ns=np.where(launch == MISSING, MISSING, launch + optional_integers(table, "launch_duration_ns")),
         thread=optional_integers(table, "launch_thread"),
@@ -164,44 +172,42 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         computes=_is(kind, kinds, Kind.COMPUTATION),
         dimension=dimension.astype(np.int64),
         category=category.astype(np.int64),
-        phase=phase.astype(np.int64),
+        phase=phase,
         chunk=optional_integers(table, "chunk"),
         microbatch=optional_integers(table, "microbatch"),
         layer=optional_integers(table, "layer"),
-        what=number_groups(code["collective"], dimension, code["group_name"], phase)[1],
-        group=code["group_name"].astype(np.int64),
-        operation=_operations(table),
+        what=number_groups(collective[0], dimension, group, phase)[1],
+        group=group,
+        operation=_operations(*collective, name, names),
         in_graph=optional_integers(table, "graph_node_id") != MISSING,
-        signature=_signatures(table, phase.astype(np.int64)),
-        sizes=_digests(table, "input_sizes").view(np.int64),
-        by_grid=work_by_grid(*codes(table, "name"), blocks),
+        signature=_signatures(table, phase, digest.values()),
+        sizes=digest["input_sizes"].view(np.int64),
+        by_grid=work_by_grid(name, names, blocks),
         in_elements=optional_integers(table, "in_elements"),
         out_elements=optional_integers(table, "out_elements"),
-        to_host=_is_named(table, _TO_HOST) & _is(kind, kinds, Kind.MEMORY),
-        from_host=_is_named(table, _FROM_HOST) & _is(kind, kinds, Kind.MEMORY),
+        to_host=_is_named(name, names, _TO_HOST) & copies,
+        from_host=_is_named(name, names, _FROM_HOST) & copies,
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
         dimensions=tuple(dimensions),
         categories=tuple(categories),
         queues=tuple(f"{[*devices, None][one]} {number}" for one, number in queues),
-        product=products(table),
-        beside_layers=_beside_layers(table),
+        product=products(name, names, *texts["operator"]),
+        beside_layers=next((what for column, some, what in _BESIDE_LAYERS if some & set(texts[column][1])), None),
     )
 
 
-def _beside_layers(table: pa.Table) -> str | None:
-    for column, words, what in _BESIDE_LAYERS:
-        code, names = codes(table, column)
-        if np.isin(code, [number for number, name in enumerate(names) if name in words]).any():
-            return what
-    return None
+_TEXTS = (
+    *("name", "kind", "phase", "dimension", "category", "collective", "group_name", "operator", "input_sizes"),
+    "phase_rule",
+)
 
 
 MULTI_TOKEN, SEVERAL_KINDS = "multi-token prediction", "layers of several kinds"
 """Values of ``RankKernels.beside_layers``."""
 
 _BESIDE_LAYERS = (
-    ("phase_rule", ("multi_token_prediction",), MULTI_TOKEN),
-    ("operator", ("MambaSplitConv1dScanCombinedFn", "MambaChunkScanCombinedFn"), SEVERAL_KINDS),
+    ("phase_rule", {"multi_token_prediction"}, MULTI_TOKEN),
+    ("operator", {"MambaSplitConv1dScanCombinedFn", "MambaChunkScanCombinedFn"}, SEVERAL_KINDS),
 )
 """Column of ``kernels``, what it says of some of them, and what that shows."""
 
@@ -212,11 +218,10 @@ NO_PHASE = PHASES.index(Phase.UNKNOWN)
 def kernels_of_step(kernels: pa.Table, step: int) -> pa.Table:
     """The kernels of one ProfilerStep; of ``MISSING``, those without one."""
     wanted = pc.is_null(kernels["step"]) if step == MISSING else pc.equal(kernels["step"], step)
-    return kernels.filter(wanted)
+    return kernels if pc.all(wanted, skip_nulls=False).as_py() else kernels.filter(wanted)
 
 
-def _operations(table: pa.Table) -> Int64:
-    (word, words), (name, names) = codes(table, "collective"), codes(table, "name")
+def _operations(word: Int32, words: list[str], name: Int32, names: list[str]) -> Int64:
     first, number = number_groups(word, name)
     pairs = zip(word[first].tolist(), name[first].tolist(), strict=True)
     # Code -1, a NULL, picks the last entry.
@@ -224,19 +229,18 @@ def _operations(table: pa.Table) -> Int64:
     return np.array(found, np.int64)[number] if found else np.empty(0, np.int64)
 
 
-def _signatures(table: pa.Table, phase: Int64) -> Int64:
+def _signatures(table: pa.Table, phase: Int64, digests: Iterable[UInt64]) -> Int64:
     """A number that two kernels share, whatever their ranks, where these are equal."""
     result = phase.astype(np.uint64)
-    for column in ("name", "operator", "input_sizes"):
-        result = result * _MIX + _digests(table, column)
+    for each in digests:
+        result = result * _MIX + each
     for column in ("grid_x", "grid_y", "grid_z", "in_elements"):
         result = result * _MIX + optional_integers(table, column).astype(np.uint64)
     return result.view(np.int64)
 
 
-def _digests(table: pa.Table, column: str) -> npt.NDArray[np.uint64]:
+def _digests(code: Int32, words: list[str]) -> UInt64:
     """A number for each text of a column, 0 for none."""
-    code, words = codes(table, column)
     return np.array([*map(_digest, words), 0], np.uint64)[code]
 
 
@@ -245,8 +249,7 @@ def _digest(word: str) -> int:
     return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
-def _is_named(table: pa.Table, pattern: re.Pattern[str]) -> Bool:
-    code, names = codes(table, "name")
+def _is_named(code: Int32, names: list[str], pattern: re.Pattern[str]) -> Bool:
     return np.array([*(pattern.search(name) is not None for name in names), False])[code]
 
 

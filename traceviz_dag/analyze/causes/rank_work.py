@@ -260,21 +260,23 @@ def _with_edges(work: RankWork, edges: KernelEdges, waits: HostWaits, host_end: 
     ends_stream = np.append(kernels.stream[last[:-1]] != kernels.stream[last[1:]], True)
     final = np.flatnonzero(ends_stream[: len(last)])
     own = waits.start_ns - work.section_ns[:-1]
-    parts: list[tuple[Int64, Int64, int, Int64 | int, Int64 | int]] = [
-        (entry[follows], follows - 1, EdgeKind.STREAM, _ORDER, 0),
-        (entry[segment[edges.waiting]], segment[edges.waited_for], EdgeKind.EVENT, edges.evidence, 0),
-        (entry[launched], work.sections + work.section[launched], EdgeKind.LAUNCH, _ORDER, 0),
-        (entry[alone], np.full(len(alone), work.sections), EdgeKind.LAUNCH, INFERRED, 0),
-        (work.sections + calls, work.sections + calls - 1, EdgeKind.HOST, _ORDER, own),
-        (work.sections + 1 + waits.call, segment[waits.kernel], EdgeKind.SYNCHRONISATION, _ORDER, 0),
-        (np.array([work.end]), np.array([work.end - 1]), EdgeKind.END, _ORDER, host_end - work.section_ns[-1:]),
-        (np.full(len(final), work.end), final, EdgeKind.END, _ORDER, 0),
+    parts: list[tuple[Int64, Int64, EdgeKind, int]] = [
+        (entry[follows], follows - 1, EdgeKind.STREAM, _ORDER),
+        (entry[segment[edges.waiting]], segment[edges.waited_for], EdgeKind.EVENT, _ORDER),
+        (entry[launched], work.sections + work.section[launched], EdgeKind.LAUNCH, _ORDER),
+        (entry[alone], np.full(len(alone), work.sections), EdgeKind.LAUNCH, INFERRED),
+        (work.sections + calls, work.sections + calls - 1, EdgeKind.HOST, _ORDER),
+        (work.sections + 1 + waits.call, segment[waits.kernel], EdgeKind.SYNCHRONISATION, _ORDER),
+        (np.full(len(final) + 1, work.end), np.append(work.end - 1, final), EdgeKind.END, _ORDER),
     ]  # fmt: skip
-    waiting, waited_for, kind, evidence, lag = (
-        np.concatenate([np.broadcast_to(np.asarray(part[column]), len(part[0])) for part in parts])
-        for column in range(5)
-    )
+    waiting, waited_for, kinds, evidences = zip(*parts, strict=True)
+    lengths = [len(one) for one in waiting]
+    kind, evidence = (np.repeat(np.array(each, np.int8), lengths) for each in (kinds, evidences))
+    evidence[kind == EdgeKind.EVENT] = edges.evidence
+    lag = np.zeros(len(kind), np.int64)
+    lag[kind == EdgeKind.HOST] = own
+    lag[len(kind) - lengths[-1]] = host_end - work.section_ns[-1]
     return replace(
-        work, waiting=waiting.astype(np.int64), waited_for=waited_for.astype(np.int64), kind=kind.astype(np.int8),
-        evidence=evidence.astype(np.int8), lag=lag.astype(np.int64),
+        work, waiting=np.concatenate(waiting), waited_for=np.concatenate(waited_for), kind=kind, evidence=evidence,
+        lag=lag,
     )  # fmt: skip

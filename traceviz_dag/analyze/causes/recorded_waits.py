@@ -11,7 +11,7 @@ from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.causes.rank_work import HostWaits
 from traceviz_dag.analyze.causes.wait_calls import StreamWaits
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import NONE, Int64, ranges
+from traceviz_dag.arrays import NONE, Int64, distinct, number_groups, ranges
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import SynchronizationEvidence, SynchronizationKind
 
@@ -68,7 +68,7 @@ def _with_those_passed_on(kernels: RankKernels, rows: pa.Table, waiting: Int64, 
     order = np.lexsort((record, recorded_on))
     order = order[(record[order] != MISSING) & (recorded_on[order] != MISSING) & (waiting[order] >= 0)]
     passing, passed_on = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    for name in np.unique(recorded_on[order]).tolist():
+    for name in distinct(recorded_on[order]).tolist():
         later, earlier = order[recorded_on[order] == name], by_stream[stream[by_stream] == name]
         earlier = earlier[waiting[earlier] >= 0]
         # The waits that are open at the record: called before it, and what waits is launched after it.
@@ -86,10 +86,11 @@ def _with_those_passed_on(kernels: RankKernels, rows: pa.Table, waiting: Int64, 
         by_row = fresh[:, np.argsort(fresh[0], kind="stable")]
         low, high = (np.searchsorted(by_row[0], source, side=side) for side in ("left", "right"))
         further = np.stack([np.repeat(target, high - low), by_row[1][ranges(low, high)]])
-        before = known.shape[1]
-        known, first = np.unique(np.concatenate([known, further], axis=1), axis=1, return_index=True)
-        fresh = known[:, first >= before]
-    return np.unique(np.stack([waiting[known[0]], known[1]]), axis=1)
+        before, both = known.shape[1], np.concatenate([known, further], axis=1)
+        first, _ = number_groups(*both)
+        known, fresh = both[:, first], both[:, first[first >= before]]
+    found = np.stack([waiting[known[0]], known[1]])
+    return found[:, number_groups(*found)[0]]
 
 
 def host_waits(kernels: RankKernels, synchronizations: pa.Table) -> HostWaits:
@@ -113,7 +114,8 @@ def host_waits(kernels: RankKernels, synchronizations: pa.Table) -> HostWaits:
     one = np.flatnonzero(kernel >= 0)
     calls, waited = _on_every_stream(kernels, np.flatnonzero(whole), start[whole])
     call, waited_for = np.concatenate([one, calls]), np.concatenate([kernel[one], waited])
-    call, waited_for = np.unique(np.stack([call, waited_for]), axis=1)
+    first, _ = number_groups(call, waited_for)
+    call, waited_for = call[first], waited_for[first]
     held = kernels.end_ns[waited_for] <= end[call] + CLOCK_NS
     number = optional_integers(rows, "synchronization_id")[known]
     return HostWaits(start, end, number, call[held], waited_for[held])
@@ -147,7 +149,7 @@ def with_wait_at_the_end(kernels: RankKernels, waits: HostWaits, window: tuple[i
 def _on_every_stream(kernels: RankKernels, calls: Int64, start: Int64) -> tuple[Int64, Int64]:
     """For each call, the last kernel that was launched before it on each stream."""
     numbers, places = [calls[:0]], [calls[:0]]
-    for stream in np.unique(kernels.stream).tolist():
+    for stream in distinct(kernels.stream).tolist():
         queue = np.flatnonzero((kernels.stream == stream) & (kernels.launch_ns != MISSING))
         queue = queue[np.argsort(kernels.launch_ns[queue], kind="stable")]
         last = np.searchsorted(kernels.launch_ns[queue], start) - 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
-from traceviz_dag.arrays import NONE, Bool, Int64, among, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, among, distinct, lookup, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Phase
 
@@ -21,6 +21,9 @@ class SideStreams:
     """What runs beside a rank's chain of steps; one entry per kernel.
 
     Attributes:
+        order: kernels whose launch is known, in the order of launch: a thread that launches waits while another does.
+        work: those of ``order`` that are not ``apart``.
+        chain: streams that compute part of the chain of steps.
         apart: whether it is on a stream beside the chain: on one that computes nothing of it.
         visit: number of the visit on its stream; ``MISSING`` on streams that are part of the chain or communicate only.
         opens: whether it may wait for the chain: a communication on a stream of its own, or the first of a visit.
@@ -29,6 +32,9 @@ class SideStreams:
         computes: whether it is on a stream that computes beside the chain.
     """
 
+    order: Int64
+    work: Int64
+    chain: Int64
     apart: Bool
     visit: Int64
     opens: Bool
@@ -36,14 +42,13 @@ class SideStreams:
     inside: Bool
     computes: Bool
 
+    @property
+    def several(self) -> bool:
+        """Whether several streams compute the chain: steps of micro-batches run into each other, each of its own."""
+        return len(self.chain) > 1
 
-def in_order_of_launch(kernels: RankKernels) -> Int64:
-    """Kernels whose launch is known, in the order of launch: a thread that launches waits while another does."""
-    places = np.flatnonzero(kernels.launch_ns != MISSING)
-    return places[np.lexsort((kernels.start_ns[places], kernels.launch_ns[places]))]
 
-
-def on_chain(kernels: RankKernels) -> Bool:
+def _on_chain(kernels: RankKernels, order: Int64) -> Bool:
     """Per stream, whether it computes part of the chain of steps.
 
     A stream that computes is beside the chain if it only prepares or uses what data-parallel ranks exchange: each visit
@@ -58,7 +63,7 @@ def on_chain(kernels: RankKernels) -> Bool:
         return chain
     for stream in np.flatnonzero(chain & (count < count.max())).tolist():
         mine = kernels.stream == stream
-        visit = _visits(kernels, kernels.computes & ~mine)
+        visit = _visits(kernels, order, kernels.computes & ~mine)
         chain[stream] = not np.isin(visit[mine & kernels.computes], visit[exchanges & (visit != MISSING)]).all()
     return chain
 
@@ -69,7 +74,9 @@ _TWO = 2
 
 def side_streams(kernels: RankKernels) -> SideStreams:
     """Tell what runs beside the chain of steps."""
-    chain = on_chain(kernels)
+    places = np.flatnonzero(kernels.launch_ns != MISSING)
+    order = places[np.lexsort((kernels.start_ns[places], kernels.launch_ns[places]))]
+    chain = _on_chain(kernels, order)
     streams = len(chain)
     communicating = np.bincount(kernels.stream[kernels.communicates], minlength=streams) > 0
     computing = np.bincount(kernels.stream[kernels.computes], minlength=streams) > 0
@@ -79,9 +86,8 @@ def side_streams(kernels: RankKernels) -> SideStreams:
     visited = (beside | copying)[kernels.stream]
     alone = kernels.communicates & ~computing[kernels.stream]
     apart = alone | visited
-    number = _visits(kernels, ~apart)
+    number = _visits(kernels, order, ~apart)
     visit = np.where(visited, number, MISSING)
-    order = in_order_of_launch(kernels)
     own = order[visited[order]]
     own = own[np.argsort(kernels.stream[own], kind="stable")]
     same = np.zeros(len(own) + 1, dtype=bool)
@@ -89,12 +95,13 @@ def side_streams(kernels: RankKernels) -> SideStreams:
     opens, closes = alone.copy(), alone.copy()
     opens[own], closes[own] = ~same[:-1], ~same[1:]
     inside = np.zeros(len(kernels), dtype=bool)
-    for thread in np.unique(kernels.thread[order[beside[kernels.stream[order]]]]).tolist():
+    for thread in distinct(kernels.thread[order[beside[kernels.stream[order]]]]).tolist():
         queue = order[kernels.thread[order] == thread]
         before, this, after = queue[:-2], queue[1:-1], queue[2:]
         between = alone[this] & beside[kernels.stream[before]] & (kernels.stream[before] == kernels.stream[after])
         inside[this[between & (number[before] == number[after])]] = True
-    return SideStreams(apart, visit, opens & ~inside, closes & ~inside, inside, beside[kernels.stream])
+    opens, closes, work = opens & ~inside, closes & ~inside, order[~apart[order]]
+    return SideStreams(order, work, np.flatnonzero(chain), apart, visit, opens, closes, inside, beside[kernels.stream])
 
 
 def steps(kernels: RankKernels, places: Int64) -> tuple[Int64, Int64, Int64]:
@@ -104,33 +111,29 @@ def steps(kernels: RankKernels, places: Int64) -> tuple[Int64, Int64, Int64]:
     return np.where(again, PHASES.index(Phase.BACKWARD), phase), kernels.chunk[places], kernels.microbatch[places]
 
 
-def following_work(kernels: RankKernels, apart: Bool, places: Int64) -> Int64:
+def following_work(kernels: RankKernels, sides: SideStreams, places: Int64) -> Int64:
     """What is launched next on the chain after each of some kernels; ``NONE`` where nothing is."""
-    order = in_order_of_launch(kernels)
-    work = order[~apart[order]]
-    at = np.searchsorted(kernels.launch_ns[work], kernels.launch_ns[places], side="right")
-    return lookup(work, np.where(at < len(work), at, NONE))
+    at = np.searchsorted(kernels.launch_ns[sides.work], kernels.launch_ns[places], side="right")
+    return lookup(sides.work, np.where(at < len(sides.work), at, NONE))
 
 
 def at_ends_of_steps(kernels: RankKernels, sides: SideStreams) -> Bool:
     """Mark what closes a visit that computes, where the chain's next work is another step's than its thread's last."""
     result = np.zeros(len(kernels), dtype=bool)
     places = np.flatnonzero(sides.closes & sides.computes & (kernels.launch_ns != MISSING))
-    order = in_order_of_launch(kernels)
-    work = order[~sides.apart[order]]
-    for thread in np.unique(kernels.thread[places]).tolist():
+    work = sides.work
+    for thread in distinct(kernels.thread[places]).tolist():
         mine, own = places[kernels.thread[places] == thread], work[kernels.thread[work] == thread]
         before = lookup(own, np.searchsorted(kernels.launch_ns[own], kernels.launch_ns[mine]) - 1)
-        after = following_work(kernels, sides.apart, mine)
+        after = following_work(kernels, sides, mine)
         known = (before >= 0) & (after >= 0)
         pairs = zip(steps(kernels, before), steps(kernels, after), strict=True)
         result[mine] = known & np.logical_or.reduce([one != other for one, other in pairs])
     return result
 
 
-def _visits(kernels: RankKernels, chain: Bool) -> Int64:
+def _visits(kernels: RankKernels, order: Int64, chain: Bool) -> Int64:
     """Per kernel a number that it shares with what its thread launched between the same two launches of some."""
-    order = in_order_of_launch(kernels)
     order = order[np.argsort(kernels.thread[order], kind="stable")]
     passed = np.cumsum(chain[order]).astype(np.int64)
     result = np.full(len(kernels), MISSING, np.int64)

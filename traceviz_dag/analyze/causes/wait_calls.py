@@ -27,13 +27,12 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     held_in_class,
     launched_last,
     neighbours,
-    side_by_side,
     together,
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
-from traceviz_dag.analyze.causes.side_streams import following_work, in_order_of_launch, on_chain, steps
+from traceviz_dag.analyze.causes.side_streams import SideStreams, following_work, steps
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, among, distinct, lookup, number_groups
 from traceviz_dag.read.events import MISSING
 
 _LEAST_TOLD = 0.2
@@ -100,20 +99,15 @@ class WaitCalls:
         )
 
 
-def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCalls:
-    """Place the calls of which nothing shows for what a stream waits among the launches of their threads.
-
-    Args:
-        apart: communications on streams of their own.
-    """
+def wait_calls(kernels: RankKernels, sides: SideStreams, waits: StreamWaits) -> WaitCalls:
+    """Place the calls of which nothing shows for what a stream waits among the launches of their threads."""
     count = len(waits.call_ns)
     before, after, stream = (np.full(count, NONE, np.int64) for _ in range(3))
-    launches = in_order_of_launch(kernels)
-    computing = np.flatnonzero(on_chain(kernels))
-    work = launches[~apart[launches] & np.isin(kernels.stream[launches], computing)]
+    launches, apart = sides.order, sides.apart
+    work = sides.work[among(kernels.stream[sides.work], sides.chain)]
     at = np.searchsorted(kernels.launch_ns[work], waits.call_ns)
     waiter = lookup(work, np.where(at < len(work), at, NONE))
-    for thread in np.unique(waits.thread).tolist():
+    for thread in distinct(waits.thread).tolist():
         mine = np.flatnonzero(waits.thread == thread)
         queue = launches[kernels.thread[launches] == thread]
         at = np.searchsorted(kernels.launch_ns[queue], waits.call_ns[mine])
@@ -136,14 +130,14 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
     return WaitCalls(waits.call_ns, waits.thread, before, after, waiter, stream, entry)
 
 
-def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
+def tell_entries(kernels: RankKernels, calls: WaitCalls, communications: Int64) -> bool:
     """Whether a call comes before nearly every communication: then all waits have calls, and what has none is none."""
     if not len(communications):
         return False
-    return bool(np.isin(communications, calls.after[calls.entry]).mean() >= HOLDS_IN)
+    return bool(kernels.marked(calls.after[calls.entry])[communications].mean() >= HOLDS_IN)
 
 
-def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Waits) -> tuple[Waits, Bool]:
+def handed_over(kernels: RankKernels, sides: SideStreams, calls: WaitCalls, known: Waits) -> tuple[Waits, Bool]:
     """Waits between streams that compute that calls show, and which calls these are.
 
     A thread that launched its last work on one stream, and lets another one wait for what it launches next, hands the
@@ -156,7 +150,7 @@ def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Wait
     used = np.zeros(len(calls.start_ns), dtype=bool)
     streams = lookup(kernels.stream, calls.waiter)
     open_ = ~calls.entry & (calls.waiter >= 0) & (calls.stream >= 0) & (calls.stream != streams)
-    open_[first_behind(calls, right_behind(apart, calls))] = False
+    open_[first_behind(calls, right_behind(sides, calls))] = False
     open_ = np.flatnonzero(open_)
     # Of each thread the last call before the launch: those before it are of the stream that was current.
     order = open_[np.lexsort((calls.start_ns[open_], calls.thread[open_], calls.waiter[open_]))]
@@ -164,7 +158,7 @@ def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Wait
         return NO_WAITS, used
     last = np.append((np.diff(calls.waiter[order]) != 0) | (np.diff(calls.thread[order]) != 0), True)
     order = order[last]
-    source = launched_last(kernels, ~apart, calls.stream[order], calls.start_ns[order])
+    source = launched_last(kernels, sides, calls.stream[order], calls.start_ns[order])
     order, source = order[source >= 0], source[source >= 0]
     waits = Waits(calls.waiter[order], source, calls.start_ns[order])
     ready = _ready(kernels, known)[waits.waiting]
@@ -176,11 +170,11 @@ def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Wait
         seen = np.bincount(number, weights=visible) > 0
         parts.append(held_in_class(kernels, waits.only(seen[number]), number[seen[number]]))
     found = together(*parts)
-    used[order] = np.isin(waits.waiting, found.waiting)
+    used[order] = kernels.marked(found.waiting)[waits.waiting]
     return found, used
 
 
-def moved_entries(kernels: RankKernels, apart: Bool, calls: WaitCalls, entries: Waits) -> Waits:
+def moved_entries(kernels: RankKernels, sides: SideStreams, calls: WaitCalls, entries: Waits) -> Waits:
     """Waits of communications that are called on another stream than their step's last work ran on.
 
     Two streams compute. A call ahead of the one that lets the communication wait then hands the step over from the
@@ -189,16 +183,15 @@ def moved_entries(kernels: RankKernels, apart: Bool, calls: WaitCalls, entries: 
     Args:
         entries: waits of communications for the work of their step.
     """
-    computing = np.flatnonzero(on_chain(kernels))
-    ahead = ~calls.entry & np.isin(calls.after, entries.waiting)
-    ahead[first_behind(calls, right_behind(apart, calls))] = False
-    if len(computing) != _TWO or not ahead.any():
+    ahead = ~calls.entry & kernels.marked(entries.waiting)[calls.after]
+    ahead[first_behind(calls, right_behind(sides, calls))] = False
+    if len(sides.chain) != _TWO or not ahead.any():
         return NO_WAITS
-    moved = entries.only(np.isin(entries.waiting, calls.after[ahead]))
+    moved = entries.only(kernels.marked(calls.after[ahead])[entries.waiting])
     moved = moved.only(kernels.microbatch[moved.waiting] != MISSING)
-    moved = moved.only(np.isin(kernels.stream[moved.waited_for], computing))
-    other = computing.sum() - kernels.stream[moved.waited_for]
-    source = launched_last(kernels, ~apart, other, moved.since_ns)
+    moved = moved.only(among(kernels.stream[moved.waited_for], sides.chain))
+    other = sides.chain.sum() - kernels.stream[moved.waited_for]
+    source = launched_last(kernels, sides, other, moved.since_ns)
     waits = across(kernels, moved.waiting, source, moved.since_ns)
     return held_in_class(kernels, waits, kernels.what[waits.waiting])
 
@@ -207,47 +200,45 @@ _TWO = 2
 """Streams that compute: work that is handed over from one goes to the other."""
 
 
-def on_their_own_streams(kernels: RankKernels, apart: Bool, calls: WaitCalls) -> WaitCalls:
+def on_their_own_streams(kernels: RankKernels, sides: SideStreams, calls: WaitCalls) -> WaitCalls:
     """Let calls before a launch of another thread hold the next work on the stream on which their own launched last."""
-    order = in_order_of_launch(kernels)
-    order = order[~apart[order]]
     waiter = calls.waiter.copy()
     others = ~calls.entry & (waiter >= 0) & (lookup(kernels.thread, waiter) != calls.thread)
-    for stream in np.unique(calls.stream[others & (calls.stream >= 0)]).tolist():
+    for stream in distinct(calls.stream[others & (calls.stream >= 0)]).tolist():
         mine = np.flatnonzero(others & (calls.stream == stream))
-        own = order[kernels.stream[order] == stream]
+        own = sides.work[kernels.stream[sides.work] == stream]
         at = np.searchsorted(kernels.launch_ns[own], calls.start_ns[mine])
         waiter[mine] = lookup(own, np.where(at < len(own), at, NONE))
     return replace(calls, waiter=waiter)
 
 
-def awaited_at_once(kernels: RankKernels, apart: Bool, calls: WaitCalls, klass: Int64) -> tuple[Waits, Bool]:
+def awaited_at_once(kernels: RankKernels, sides: SideStreams, calls: WaitCalls, klass: Int64) -> tuple[Waits, Bool]:
     """Waits for communications that a call right behind them is for, and which calls these are.
 
     Args:
         klass: number of the class of each kernel that is a communication.
     """
-    places = right_behind(apart, calls)
+    places = right_behind(sides, calls)
     places = first_behind(calls, places[~_in_a_row(kernels, calls, np.flatnonzero(klass >= 0), places)])
     source = calls.before[places]
     found = np.bincount(klass[source], minlength=int(klass.max(initial=0)) + 1)
     share = found / np.maximum(np.bincount(klass[klass >= 0], minlength=len(found)), 1)
     places = places[share[klass[source]] >= _OF_A_CLASS]
     waiter = calls.waiter[places]
-    if side_by_side(kernels):
+    if sides.several:
         # What runs into each other is launched in turn: the next work of its own step waits for a communication.
-        _, following = neighbours(kernels, apart, calls.before[places], of_item=True)
+        _, following = neighbours(kernels, sides, calls.before[places], of_item=True)
         waiter = np.where((kernels.microbatch[calls.before[places]] != MISSING) & (following >= 0), following, waiter)
     waits = across(kernels, waiter, calls.before[places], calls.start_ns[places])
     kept = held_in_class(kernels, waits, klass[waits.waited_for])
     used = np.zeros(len(calls.start_ns), dtype=bool)
-    used[places] = np.isin(calls.before[places], kept.waited_for)
+    used[places] = kernels.marked(kept.waited_for)[calls.before[places]]
     return kept, used
 
 
-def right_behind(apart: Bool, calls: WaitCalls) -> Int64:
+def right_behind(sides: SideStreams, calls: WaitCalls) -> Int64:
     """The calls behind a communication of their thread, where the thread launches nothing between them."""
-    return np.flatnonzero(~calls.entry & (lookup(apart.astype(np.int64), calls.before) == 1) & (calls.waiter >= 0))
+    return np.flatnonzero(~calls.entry & (lookup(sides.apart.astype(np.int64), calls.before) > 0) & (calls.waiter >= 0))
 
 
 def first_behind(calls: WaitCalls, places: Int64) -> Int64:
@@ -264,7 +255,7 @@ def _in_a_row(kernels: RankKernels, calls: WaitCalls, communications: Int64, pla
     order = communications[np.lexsort((kernels.launch_ns[communications], kernels.thread[communications]))]
     exits = np.flatnonzero(~calls.entry)
     result = np.zeros(len(places), dtype=bool)
-    for thread in np.unique(calls.thread[places]).tolist():
+    for thread in distinct(calls.thread[places]).tolist():
         own = order[kernels.thread[order] == thread]
         mine = exits[calls.thread[exits] == thread]
         reached = np.searchsorted(kernels.launch_ns[own], calls.start_ns[mine])
@@ -283,7 +274,7 @@ _Way = Callable[[RankKernels, WaitCalls, Int64, Int64, Int64], Iterator[tuple[In
 
 
 def awaited_in_turn(
-    kernels: RankKernels, apart: Bool, calls: WaitCalls, closing: Int64, at_once: Int64, useless: Bool
+    kernels: RankKernels, sides: SideStreams, calls: WaitCalls, closing: Int64, at_once: Int64, useless: Bool
 ) -> tuple[Waits, Bool]:
     """Waits for what a stream runs in turn, each by a call of its own, and which calls these are.
 
@@ -299,10 +290,10 @@ def awaited_in_turn(
         useless: kernels of which nothing is known that needs them: what fits these only is not taken to be for them.
     """
     used = np.zeros(len(calls.start_ns), dtype=bool)
-    messages = at_once[np.isin(kernels.operation[at_once], MESSAGES)]
-    further = np.isin(calls.before, messages)
+    messages = at_once[among(kernels.operation[at_once], MESSAGES)]
+    further = kernels.marked(messages)[calls.before]
     closing = closing[kernels.operation[closing] != _SEND]
-    following = following_work(kernels, apart, closing)
+    following = following_work(kernels, sides, closing)
     closing, following = closing[following >= 0], following[following >= 0]
     parts = [NO_WAITS]
     ways: tuple[_Way, ...] = (_in_bursts, partial(_in_steps, by_kind=False), partial(_in_steps, by_kind=True))
@@ -312,14 +303,13 @@ def awaited_in_turn(
         if (now := (way, len(parts), bool(without.any()))) in tried:
             continue
         tried.add(now)
-        taken = together(*parts).waited_for
-        left = ~np.isin(closing, taken)
+        left = ~kernels.marked(together(*parts).waited_for)[closing]
         mine = np.flatnonzero(~used & ~without & ~calls.entry & (calls.waiter >= 0))
         for call, source in way(kernels, calls, mine, closing[left], following[left]):
             waits = across(kernels, calls.waiter[call], source, calls.start_ns[call])
             kept = held_in_class(kernels, waits, kernels.signature[waits.waiting])
             if not useless[kept.waited_for].any():
-                used[call[np.isin(source, kept.waited_for)]] = True
+                used[call[kernels.marked(kept.waited_for)[source]]] = True
                 parts.append(kept)
     return together(*parts), used
 
@@ -345,7 +335,7 @@ def _in_bursts(
     of_call, of_launch = burst[: len(mine)], burst[len(mine) :]
     kind = number_groups(kernels.thread[closing], kernels.stream[closing], kernels.phase[following])[1]
     fits = []
-    for one in np.unique(kind).tolist():
+    for one in distinct(kind).tolist():
         there = np.flatnonzero(kind == one)
         behind = np.flatnonzero(np.isin(of_call, of_launch[there]))
         times = calls.start_ns[mine[behind]], kernels.launch_ns[closing[there]]
@@ -371,15 +361,15 @@ def _in_steps(
     step_of_call, step_of_launch = step[: len(mine)], step[len(mine) :]
     kind = number_groups(phase[: len(mine)], kernels.signature[waiter] if by_kind else phase[: len(mine)])[1]
     found = []
-    for one in np.unique(kind).tolist():
+    for one in distinct(kind).tolist():
         own = mine[kind == one]
         of_own = step_of_call[kind == one]
         of_phase = np.isin(phase[len(mine) :], phase[: len(mine)][kind == one])
-        streams = np.unique(kernels.stream[closing[of_phase]]).tolist()
+        streams = distinct(kernels.stream[closing[of_phase]]).tolist()
         for count in range(1, min(len(streams), _MOST_STREAMS) + 1):
             fits = []
             for some in combinations(streams, count):
-                there = of_phase & np.isin(kernels.stream[closing], some)
+                there = of_phase & among(kernels.stream[closing], np.array(some))
                 called, launched = of_own, step_of_launch[there]
                 if count > 1:
                     called, launched = _apart(of_own, calls.waiter[own], launched, kernels.stream[closing[there]])
@@ -458,7 +448,7 @@ def awaited_later(
     waits = across(kernels, waiter[call], source, calls.start_ns[usable[call]])
     number = kind[call]
     kept = held_in_class(kernels, waits, number, klass[source]) if len(waits.waiting) == len(call) else NO_WAITS
-    chosen = np.isin(source, kept.waited_for)
+    chosen = kernels.marked(kept.waited_for)[source]
     return kept, usable[call[chosen]]
 
 
@@ -516,7 +506,7 @@ def _told_by_place(
     order = order[np.argsort(kernels.launch_ns[order], kind="stable")]
     taken, threads = set(seen.values()), calls.thread[usable]
     result: dict[int, int] = {}
-    for thread in np.unique(threads).tolist():
+    for thread in distinct(threads).tolist():
         mine = np.flatnonzero(threads == thread)
         own = order[kernels.thread[order] == thread]
         for in_a_row, launched in _bursts(kernels, calls, usable, mine, own):

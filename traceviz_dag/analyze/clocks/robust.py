@@ -89,8 +89,9 @@ def solve_differences(values: Float64, node: Numbers, group: Numbers, weight: Fl
         x = solution
         constant = np.bincount(group, weights=w * (values - x[node]), minlength=groups) / total
         distance = np.abs(values - x[node] - constant[group]) * np.sqrt(weight)
-        robust = np.asarray(_HUBER / np.maximum(distance, _HUBER), dtype=np.float64)
-        if moved <= _CLOSE * float(np.abs(x).max(initial=0)):
+        former, robust = robust, np.asarray(_HUBER / np.maximum(distance, _HUBER), dtype=np.float64)
+        # The same weights would give the same solution.
+        if moved <= _CLOSE * float(np.abs(x).max(initial=0)) or np.array_equal(robust, former):
             break
     return x
 

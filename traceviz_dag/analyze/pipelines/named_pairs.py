@@ -20,6 +20,7 @@ from traceviz_dag.analyze.pipelines.periods import (
     FEWEST_UNITS,
     NAMED,
     STAGES,
+    Measures,
     Rows,
     period_rows,
     refused,
@@ -139,7 +140,7 @@ def _rows(
     constant: Rows = {"pair": pair.name, "kind": NAMED, "rank": rank, "rank1": rank1}
     if len(unit[kept]) < FEWEST_UNITS:
         return period_rows([refused(constant, f"{too_few(len(unit[kept]))} after {pair.warmup} of warm-up")])
-    columns: Rows = {"unit": unit[kept], "start_ns": start[kept]}
+    columns: Measures = {"unit": unit[kept], "start_ns": start[kept]}
     columns |= scored_rows(period[kept], stage0[kept], stage1[kept])
     return period_rows([(constant, len(unit[kept]), columns)])
 

@@ -35,8 +35,10 @@ BUSY_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension")
 """Columns of ``kernels`` that show a rank's busy times."""
 
 Rows = dict[str, object]
-Part = tuple[Rows, int, Rows]
-"""Some rows of the table: what all have in common, how many there are, and what each has; the rest is NULL."""
+Measures = dict[str, npt.NDArray[np.number]]
+Part = tuple[Rows, int, Measures]
+"""Some rows of the table: what all have in common, how many there are, and what each has, which is nothing or the same
+columns in all parts; the rest is NULL."""
 
 
 def periods_table(
@@ -73,17 +75,16 @@ def periods_table(
     return period_rows(parts)
 
 
-def scored_rows(period: Int64, stage0: Int64, stage1: Int64) -> Rows:
-    """The columns period_ns to overlap_score of some units."""
+def scored_rows(period: Int64, stage0: Int64, stage1: Int64) -> Measures:
+    """The columns period_ns to overlap_score of some units; a score that is not defined is NaN."""
     hidden = stage0 + stage1 - period
     smaller = np.minimum(stage0, stage1)
-    score = hidden / np.where(smaller > 0, smaller, 1)
     return {
         "period_ns": period,
         "stage0_ns": stage0,
         "stage1_ns": stage1,
         "derived_hidden_ns": hidden,
-        "overlap_score": pa.array(score, mask=smaller <= 0),
+        "overlap_score": np.where(smaller > 0, hidden / np.maximum(smaller, 1), np.nan),
     }
 
 
@@ -91,16 +92,17 @@ def period_rows(parts: Sequence[Part]) -> pa.Table:
     """Rows of the table, one part behind the other."""
     if not parts:
         return PERIODS.schema.empty_table()
-    of_row = pa.array(np.repeat(np.arange(len(parts)), [count for _, count, _ in parts]))
+    counts, measured = [count for _, count, _ in parts], [columns for *_, columns in parts if columns]
+    of_part = pa.array(np.repeat(np.arange(len(parts)), counts))
+    has_measures = np.repeat([bool(columns) for *_, columns in parts], counts)
+    of_measure = pa.array(np.cumsum(has_measures) - 1, mask=~has_measures)
     everything: Rows = {}
     for name, kind in ((column.name, column.type) for column in PERIODS.columns):
-        if any(name in columns for *_, columns in parts):
-            each = (columns.get(name, [constant.get(name)] * count) for constant, count, columns in parts)
-            everything[name] = pa.chunked_array(
-                [one if isinstance(one, pa.Array) else pa.array(one, kind, from_pandas=False) for one in each], kind
-            )
+        if measured and name in measured[0]:
+            values = np.concatenate([columns[name] for columns in measured])
+            everything[name] = pa.array(values, kind, from_pandas=True).take(of_measure)
         else:
-            everything[name] = pa.array([constant.get(name) for constant, *_ in parts], kind).take(of_row)
+            everything[name] = pa.array([constant.get(name) for constant, *_ in parts], kind).take(of_part)
     return PERIODS.from_columns(everything)
 
 
@@ -211,7 +213,7 @@ def _stage_pairs(units: Units, busy: Int64, items: WorkItems, topology: Topology
 
 
 def _units(constant: Rows, units: Units, stage0: Int64, stage1: Int64) -> Part:
-    columns: Rows = {
+    columns: Measures = {
         "unit": units.ordinal,
         "chunk": units.chunk,
         "microbatch": units.microbatch,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from traceviz_dag.errors import BadInputError, IncompleteError
-from traceviz_dag.lake.inputs import registered_if_any
+from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.under_way import was_left_half_renewed
@@ -25,8 +25,18 @@ if TYPE_CHECKING:
 _NAMED = 3
 
 
-def tell_failures(results: Sequence[IterationResult]) -> None:
-    """Print a line for each step that failed: the partition, the reason, the remedy."""
+def tell_results(
+    inputs: Sequence[IterationInputs], results: Sequence[IterationResult], warn: Callable[[str], object]
+) -> None:
+    """Print what is to be known of an analysis: warnings about its inputs, what changed since they were analysed, and a
+    line for each step that failed: the partition, the reason, the remedy.
+
+    Args:
+        warn: prints a warning.
+    """
+    warnings = dict.fromkeys(warning for entry in inputs for warning in entry.warnings)
+    for line in (*warnings, *(line for result in results for line in result.changed_lines)):
+        warn(f"traceviz: {line}")
     for line in _lines(results):
         typer.echo(f"traceviz: {line}", err=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.failures import (
     end_gone,
     end_half_renewed,
     gone_iterations,
-    tell_failures,
+    tell_results,
 )
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -104,9 +104,5 @@ def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
 
     inputs = inputs_below(paths, home=home, with_known=True)
     results = analyse(AnalysisSettings(home, allow_partial=True), inputs)
-    for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
-        typer.echo(f"traceviz: {warning}", err=True)
-    for line in chain.from_iterable(result.changed_lines for result in results):
-        typer.echo(f"traceviz: {line}", err=True)
-    tell_failures(results)
+    tell_results(inputs, results, partial(typer.echo, err=True))
     return results

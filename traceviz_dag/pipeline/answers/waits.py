@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from traceviz_dag.pipeline.answers.iterations import (
     slow_statements,
     table_rows,
 )
+from traceviz_dag.tables.questions import COSTS, WAIT_PARTS
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def waits_answer(iteration: StoredIteration) -> dict[str, Any]:
     """Late ranks, slow links, uneven experts and first causes of an iteration's waits, and how certain they are."""
-    from traceviz_dag.analyze.waits.blamed import delays_by, wait_basis
+    from traceviz_dag.analyze.waits.blamed import delays_by, judged_waits, wait_basis
     from traceviz_dag.lake.summaries import cut_steps
 
     collectives = iteration.table("collectives")
@@ -45,7 +46,7 @@ def waits_answer(iteration: StoredIteration) -> dict[str, Any]:
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
         "links": table_rows(iteration, "links"),
         "experts": table_rows(iteration, "expert_loads"),
-        "communication": _wait_parts(collectives),
+        "communication": WAIT_PARTS.of(judged_waits(collectives)),
         "matrix": table_rows(iteration, "blame"),
         "costs": _first_causes(iteration.table("delay_costs"), iteration.table("what_if")),
     }
@@ -115,43 +116,17 @@ def _matching(collectives: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["kernels"])
 
 
-def _wait_parts(collectives: pa.Table) -> list[dict[str, Any]]:
-    """What ``WAIT_PARTS_SQL`` gives, without starting DuckDB for it."""
-    from traceviz_dag.analyze.waits.blamed import judged_waits
-
-    parts = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
-    rows = judged_waits(collectives).select(["dimension", *parts])
-    sums = rows.group_by("dimension").aggregate([([], "count_all"), *((name, "sum") for name in parts)]).to_pylist()
-    found = [
-        {"dimension": row["dimension"], "kernels": row["count_all"], **{name: row[f"{name}_sum"] for name in parts}}
-        for row in sums
-    ]
-    return sorted(found, key=lambda row: (-row["exposed_wait_ns"], row["dimension"] or ""))
-
-
 def _first_causes(delay_costs: pa.Table, what_if: pa.Table) -> list[dict[str, Any]]:
     """What ``DELAY_COSTS_SQL`` gives, without starting DuckDB for it."""
     saved: Counter[tuple[int, str]] = Counter()
     for row in what_if.select(["rank", "edit", "refusal", "gain_ns"]).to_pylist():
         if row["edit"] in ("fix_rank", "fix_link") and row["refusal"] is None:
             saved[row["rank"], row["edit"]] += row["gain_ns"]
-    gains: dict[int, int] = {}
-    for (rank, _), gain_ns in saved.items():
-        gains[rank] = max(gain_ns, gains.get(rank, gain_ns))
-    costs: dict[tuple[int | None, int | None, str], Counter[str]] = defaultdict(Counter)
-    measures = ("cost_ns", "direct_ns", "passed_on_ns")
-    for row in delay_costs.to_pylist():
-        costs[row["rank"], row["stage"], row["cause"]].update({name: row[name] for name in measures})
-    every = sum(cost["cost_ns"] for cost in costs.values())
-    found = [
-        {
-            **{"rank": rank, "stage": stage, "cause": cause, **cost},
-            "cost_share": cost["cost_ns"] / every if every else None,
-            "gain_ns": None if rank is None else gains.get(rank),
-        }
-        for (rank, stage, cause), cost in costs.items()
-    ]
-    return sorted(found, key=lambda row: (-row["cost_ns"], row["rank"] is None, row["rank"], row["cause"]))
+    # Of two gains of a rank the larger comes last.
+    gains = {rank: gain_ns for (rank, _), gain_ns in reversed(saved.most_common())}
+    costs = COSTS.of(delay_costs)
+    every = sum(row["cost_ns"] for row in costs) or None
+    return [{**row, "cost_share": every and row["cost_ns"] / every, "gain_ns": gains.get(row["rank"])} for row in costs]
 
 
 def _stages(iteration: StoredIteration) -> Mapping[int, int | None]:

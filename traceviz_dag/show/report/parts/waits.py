@@ -27,7 +27,7 @@ from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.heat_map import heat_map
 from traceviz_dag.show.report.parts.part import Page, Part, data_rows, measured, paragraph, section, top
-from traceviz_dag.tables.questions import DELAY_COSTS_SQL, UNMATCHED_SQL, WAIT_PARTS_SQL
+from traceviz_dag.tables.questions import DELAY_COSTS_SQL, UNMATCHED_SQL, WAIT_PARTS
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
 LATE_SQL = """
@@ -316,7 +316,7 @@ def _costs(page: Page) -> Markup:
 
 
 def _by_dimension(page: Page) -> Markup:
-    asked = page.book.ask("Waits and transfers by dimension, sums over kernels", WAIT_PARTS_SQL)
+    asked = page.book.ask("Waits and transfers by dimension, sums over kernels", WAIT_PARTS.sql)
     bars = [
         Bar(
             printable(row["dimension"] or "unknown"),
