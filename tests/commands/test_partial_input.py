@@ -298,6 +298,17 @@ def _copied(home: Path, folder: Path) -> tuple[Path, int]:
     return Path(shutil.copytree(home, folder / "home")), max(numbers)
 
 
+def test_a_critical_path_over_a_rank_whose_tables_somebody_deleted_is_told_and_the_rank_named(two_iterations, tmp_path):
+    home, newest = _copied(two_iterations, tmp_path)
+    rank = f"SELECT rank FROM path_segments WHERE iteration = {newest} LIMIT 1"
+    (row,) = call("sql", rank, "--home", home, "--json").json
+    for folder in home.glob(f"lake/*/run=job/iteration={newest}/rank={row['rank']}"):
+        shutil.rmtree(folder)
+    answer = call("critical-path", "--home", home)
+    assert answer.code == 2 and f"PARTIAL: rank {row['rank']} unusable" in answer.out
+    assert f"job@{newest}: rank {row['rank']}: its tables" in answer.err
+
+
 def test_an_iteration_whose_tables_somebody_deleted_is_named_by_every_command(two_iterations, tmp_path):
     home, newest = _copied(two_iterations, tmp_path)
     one, line = ("--run", "job", "--iteration", newest), f"run job, iteration {newest}"

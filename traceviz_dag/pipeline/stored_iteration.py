@@ -249,7 +249,9 @@ class StoredIteration:
             segments: rows of table ``path_segments``. ranks: those that are asked for; by default all of the path.
         """
         ranks = set(segments["rank"].to_pylist()) if ranks is None else ranks
-        kernels = [self.kernels(rank, _ON_PATH) for rank in sorted(ranks)]
+        # Tables that somebody deleted are named by who counts the ranks.
+        there = {part.rank for part in self.lake.partitions("kernels", self.run, self.iteration)}
+        kernels = [self.kernels(rank, _ON_PATH) for rank in sorted(there.intersection(ranks))]
         parts = [part for part in self.lake.partitions("gpu_gaps", self.run, self.iteration) if part.rank in ranks]
         return {
             "path_segments": segments,

@@ -174,7 +174,7 @@ def test_a_comparison_with_a_partial_iteration_ends_with_2(tmp_path) -> None:
     result = CliRunner().invoke(app, arguments)
     assert isinstance(result.exception, IncompleteError)
     page = (tmp_path / "x.html").read_text()
-    assert "PARTIAL: rank 1 not read" in page
+    assert "PARTIAL: rank 1 unusable" in page
     assert 'id="part-against"' in page
 
 
