@@ -251,7 +251,7 @@ class StoredIteration:
         ranks = set(segments["rank"].to_pylist()) if ranks is None else ranks
         # Tables that somebody deleted are named by who counts the ranks.
         there = {part.rank for part in self.lake.partitions("kernels", self.run, self.iteration)}
-        kernels = [self.kernels(rank, _ON_PATH) for rank in sorted(there.intersection(ranks))]
+        kernels = [self.kernels(rank, _ON_PATH) for rank in sorted(ranks) if rank in there]
         parts = [part for part in self.lake.partitions("gpu_gaps", self.run, self.iteration) if part.rank in ranks]
         return {
             "path_segments": segments,
