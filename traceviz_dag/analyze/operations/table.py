@@ -109,8 +109,6 @@ def operations_table(
                 **_measures(work, limit, int(groups.kernel_ns[number]), None if on_cpu[number] else gpu),
             }
         )
-    schema = OPERATIONS.schema
-    per_row = pa.Table.from_pylist(described, pa.schema([(each, _plain(schema.field(each).type)) for each in _PER_ROW]))
     table = OPERATIONS.from_columns(
         {
             "operation_id": np.arange(len(first)),
@@ -124,7 +122,7 @@ def operations_table(
             "median_ns": groups.median_ns,
             "p95_ns": groups.p95_ns,
             "longest_ns": groups.longest_ns,
-            **{each: per_row[each] for each in _PER_ROW},
+            **{each: [row[each] for row in described] for each in _PER_ROW},
         }
     )
     return table, pa.array(groups.of_kernel.astype(np.int32))
@@ -217,10 +215,6 @@ def _without_numbers(code: np.ndarray, names: list[str]) -> tuple[Int64, list[st
 
 def _words(words: list[str], code: np.ndarray) -> list[str | None]:
     return [words[place] if place != NONE else None for place in code.tolist()]
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_dictionary(kind) else kind
 
 
 def _bounded(text: str) -> str | None:
