@@ -60,7 +60,7 @@ def union(starts: Int64, ends: Int64) -> Intervals:
         order = np.argsort(starts, kind="stable")
         starts, ends = starts[order], ends[order]
     reached = np.maximum.accumulate(ends)
-    opens = np.flatnonzero(starts[1:] > reached[:-1]) + 1
+    opens = (starts[1:] > reached[:-1]).nonzero()[0] + 1
     return Intervals(
         starts[np.concatenate(([0], opens))],
         reached[np.concatenate((opens - 1, [len(reached) - 1]))],
