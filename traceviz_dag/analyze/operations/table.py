@@ -15,7 +15,7 @@ from traceviz_dag.analyze.operations.grouping import grouped
 from traceviz_dag.analyze.operations.roofline import Roofline, roofline
 from traceviz_dag.analyze.operations.work import Work
 from traceviz_dag.analyze.peaks import BUILT_IN, GpuPeaks, Peaks
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, among, distinct, lookup, number_groups
 from traceviz_dag.classify.operators import LaunchingOperators
 from traceviz_dag.read.events import OperatorInputs, TraceEvents, bounded
 from traceviz_dag.tables import OPERATIONS
@@ -151,8 +151,9 @@ def _shards(trace: TraceEvents, columns: pa.Table, operators: LaunchingOperators
     its own (userbuffers), or as a call inside it.
     """
     code, names = codes(columns, "name")
-    reduces = np.array([_REDUCES.search(name) is not None for name in names], dtype=bool)
-    gathers = np.flatnonzero(communicates & (operators.gathering != NONE) & ~reduces[code])
+    gathers = np.flatnonzero(communicates & (operators.gathering != NONE))
+    told = [one for one in distinct(code[gathers]).tolist() if not _REDUCES.search(names[one])]
+    gathers = gathers[among(code[gathers], np.array(told, np.int32))]
     members = columns["group_size"].fill_null(0).to_numpy()[gathers]
     found = np.ones(len(code), dtype=np.int64)
     calls, which = np.unique(operators.gathering[gathers], return_inverse=True)
