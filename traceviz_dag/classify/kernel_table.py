@@ -93,7 +93,7 @@ def kernels_table(
         "stage": pa.array([facts.stage] * len(order), type=pa.int32()),
         "step": integers(pick(step)),
         "step_evidence": labelled(pick(step_evidence), _STEP_EVIDENCES),
-        "beside_ns": [None] * len(order),
+        "beside_ns": pa.nulls(len(order), pa.list_(pa.int64())),
         "operation_id": pa.nulls(len(order), pa.int32()),
         **_decision_columns(facts.decisions, pick(facts.decision_of)),
         **{name: _numbers(name, pick(values)) for name, values in _microbatch_columns(places, facts).items()},

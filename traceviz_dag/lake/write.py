@@ -73,7 +73,7 @@ def store_parts(lake: Path, partition: Partition, parts: Parts, recorded: Conten
     """
     written, files, contents = {}, {}, {}
     for definition, data in parts:
-        encoded, path = encode(data, definition.version), partition.folder(lake / definition.name) / FILE_NAME
+        encoded, path = encode(data, definition.version), lake.joinpath(definition.name, partition.below, FILE_NAME)
         digest = xxhash.xxh3_128_hexdigest(encoded)
         files[path] = encoded
         contents[definition.name] = replace(recorded, digest=digest)

@@ -92,12 +92,13 @@ def _around(starts: Int64, ends: Int64) -> Int64:
         starts: ascending. ends: of spans that lie in one another, or apart.
     """
     found = np.full(len(starts), NONE)
-    opens = np.append(False, ends[:-1] > starts[1:])[: len(starts)]
+    opens = np.zeros(len(starts), dtype=bool)
+    opens[1:] = ends[:-1] > starts[1:]
     if not opens.any():
         return found
     order = _by_depth(np.arange(len(starts)) - np.searchsorted(np.sort(ends), starts, side="right"))
     # Around a span is the one before it, if that is open still, else what is around the last one of the same depth.
-    first = np.flatnonzero(opens[order])
+    first = opens[order].nonzero()[0]
     found[order[first[0] :]] = np.repeat(order[first] - 1, np.diff(first, append=len(starts)))
     return found
 
@@ -160,11 +161,13 @@ def _parents(thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
     pending = np.flatnonzero(end_ns[:-1] <= start_ns[1:]) + 1
     pending = pending[parent[pending] >= 0]
     starts = start_ns[pending]
+    # Where there is no candidate, the last entry says that it never ends.
+    ends = np.append(end_ns, np.iinfo(np.int64).max)
     while len(pending):
-        candidate = parent[parent[pending]]
+        candidate = parent.take(parent.take(pending))
         parent[pending] = candidate
-        closed = ((candidate >= 0) & (end_ns[candidate] <= starts)).nonzero()[0]
-        pending, starts = pending[closed], starts[closed]
+        closed = (ends.take(candidate) <= starts).nonzero()[0]
+        pending, starts = pending.take(closed), starts.take(closed)
     return parent
 
 

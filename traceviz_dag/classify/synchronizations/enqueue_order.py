@@ -136,9 +136,10 @@ class StreamOrder:
                 (place[self.rank[place] != NONE], self.rank, calls.rank),
                 (place[self.rank[place] == NONE], self.correlation, calls.correlation),
             ):
-                bound = of_calls[moment[one]]
-                last[one] = np.maximum(last[one], _last_below(whose, own[whose], bound + 1))
-                first[one] = np.minimum(first[one], _first_above(whose, own[whose], bound, len(self.row)))
+                if len(one) and len(whose):
+                    bound = of_calls[moment[one]]
+                    last[one] = np.maximum(last[one], _last_below(whose, own[whose], bound + 1))
+                    first[one] = np.minimum(first[one], _first_above(whose, own[whose], bound, len(self.row)))
             start, end = calls.start_ns[moment[others]], calls.end_ns[moment[others]]
             last[others] = np.maximum(last[others], _last_below(place, self.latest_ns[place], start))
             first[others] = np.minimum(first[others], _first_above(place, self.earliest_ns[place], end, len(self.row)))

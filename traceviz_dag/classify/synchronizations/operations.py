@@ -209,9 +209,10 @@ def _last_of_gpu(streams: Streams, gpu: int, call: Int64) -> Answers:
     """Of the last operations before some calls on all streams of a GPU, the one that ends last."""
     found, unsure = Answers.none(len(call)), Answers.none(len(call))
     latest = np.full(len(call), MISSING, np.int64)
+    ends = streams.device.start_ns + streams.device.duration_ns
     for stream in streams.of_gpu(gpu):
         before = streams.before(gpu, stream, call)
-        end = lookup(streams.device.start_ns + streams.device.duration_ns, before.row, MISSING)
+        end = lookup(ends, before.row, MISSING)
         later = end > latest
         found.row[later], latest[later] = before.row[later], end[later]
         open_ = unsure.is_open() & ~before.is_open() & (before.fault != FAULTS.index(NOTHING_BEFORE))
