@@ -73,7 +73,7 @@ def kernels_table(
     order = facts.order
 
     def pick(values: npt.NDArray[np.int64 | np.int32]) -> Int64:
-        return values[order].astype(np.int64, copy=False)
+        return values.take(order).astype(np.int64, copy=False)
 
     step, step_evidence = _steps_of_kernels(trace, facts, profiler)
     communication = facts.kind == COMMUNICATION
