@@ -33,8 +33,8 @@ def lookup(table: Int64, codes: Int64, absent: int = NONE) -> Int64:
     """The table's value of each code; ``absent`` where a code is negative, and of an empty table."""
     if not len(table):
         return np.full(len(codes), absent, dtype=np.int64)
-    found = table[codes]
-    np.copyto(found, absent, where=codes < 0)
+    found = table.take(codes)
+    found[codes < 0] = absent
     return found
 
 
@@ -43,7 +43,7 @@ def distinct(values: npt.NDArray[_Integer]) -> npt.NDArray[_Integer]:
     if len(values) and int(values.min()) >= 0 and int(values.max()) < len(values):
         there = np.zeros(len(values), dtype=bool)
         there[values] = True
-        return np.flatnonzero(there).astype(values.dtype)
+        return there.nonzero()[0].astype(values.dtype)
     # Equal ones often follow one another, and few are left to sort.
     ordered = np.sort(values[np.append(True, values[1:] != values[:-1])] if len(values) else values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered

@@ -99,7 +99,7 @@ def _share_breaches(overlap: pa.Table, measures: _Measures) -> _Breaches:
     for name, whole in wholes.items():
         share = overlap.column(name).cast(pa.float64()).fill_null(np.nan).to_numpy()
         expected = np.where(whole == 0, np.nan, measures["hidden_ns"] / np.where(whole == 0, 1, whole))
-        agrees = np.isclose(share, expected, rtol=0, atol=_SHARE_TOLERANCE, equal_nan=True)
+        agrees = (np.abs(share - expected) <= _SHARE_TOLERANCE) | (np.isnan(share) & np.isnan(expected))
         breaches[f"{name}_is_the_ratio"] = ~agrees
     return breaches
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Intervals
-from traceviz_dag.arrays import NONE, Int64, distinct
+from traceviz_dag.arrays import NONE, Int32, Int64, among, distinct
 from traceviz_dag.vocabulary import Dimension, Kind
 
 KINDS = tuple(kind.value for kind in Kind)
@@ -121,27 +122,31 @@ def one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def holds(table: pa.Table, column: str, word: str) -> npt.NDArray[np.bool_]:
     """Which rows have a word in a text column, of which no row is spelt out."""
-    code, names = codes(table, column)
-    return np.asarray(code == (names.index(word) if word in names else NONE - 1))
+    places, entries = _entries(table, column)
+    return among(places, np.array([place for place, entry in enumerate(entries) if entry == word], np.int32))
 
 
 def codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Return a text column as codes into its distinct names, which come sorted; a NULL has code -1."""
+    places, entries = _entries(table, column)
+    # Of rows cut out of more, the dictionary has names of the others, too.
+    used = np.zeros(len(entries) + 1, bool)
+    used[places] = True
+    names = sorted({*compress(entries, used.tolist())} - {None})
+    code_of = {name: code for code, name in enumerate(names)}
+    # Place -1, a NULL, picks the last entry.
+    return np.array([*(code_of.get(entry, NONE) for entry in entries), NONE], np.int32).take(places), names
+
+
+def _entries(table: pa.Table, column: str) -> tuple[Int32, list[str]]:
+    """Of each row of a text column the place of its word, -1 for NULL; and the words, a dictionary's as they come."""
     values = table.column(column)
     if values.null_count == len(values):
         return np.full(len(values), NONE, np.int32), []
     if not pa.types.is_dictionary(values.type):
         values = values.cast(pa.string()).dictionary_encode()
     array = one_chunk(values)
-    indices = numbers(array.indices).astype(np.int32)
-    entries = array.dictionary.to_pylist()
-    # Of rows cut out of more, the dictionary has names of the others, too.
-    used = np.zeros(len(entries) + 1, bool)
-    used[indices] = True
-    names = sorted({entries[place] for place in np.flatnonzero(used[:-1]).tolist()} - {None})
-    places = {name: place for place, name in enumerate(names)}
-    # Code -1, a NULL, picks the last entry.
-    return np.array([*(places.get(entry, -1) for entry in entries), -1], dtype=np.int32)[indices], names
+    return numbers(array.indices).astype(np.int32), array.dictionary.to_pylist()
 
 
 def _vocabulary_codes(table: pa.Table, column: str, words: Sequence[str]) -> npt.NDArray[np.int8]:

@@ -91,7 +91,7 @@ def overlap_table(
         of_steps = [
             _measure_device(device, rows, step_windows) for device, rows in split_by_device(file_kernels).items()
         ]
-    every = pa.concat_tables([OVERLAP.schema.empty_table(), *of_kernels, *of_steps])
+    every = pa.concat_tables([*of_kernels, *of_steps] or [OVERLAP.schema.empty_table()])
     return every.unify_dictionaries().combine_chunks()
 
 

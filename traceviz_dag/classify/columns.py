@@ -34,6 +34,9 @@ def _words(numbers: pa.Array, word_of: Callable[[int], str | None]) -> pa.Array:
     first use."""
     encoded = numbers.dictionary_encode()
     words = [word_of(number) for number in encoded.dictionary.to_pylist()]
-    column = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(words, type=pa.string()))
-    is_plain = None not in words and len(set(words)) == len(words)
-    return column if is_plain else column.dictionary_decode().dictionary_encode()
+    distinct = [*dict.fromkeys(word for word in words if word is not None)]
+    indices = encoded.indices
+    if len(distinct) < len(words):
+        place_of: dict[str | None, int] = {word: place for place, word in enumerate(distinct)}
+        indices = pa.array([place_of.get(word) for word in words], pa.int32()).take(indices)
+    return pa.DictionaryArray.from_arrays(indices, pa.array(distinct, pa.string()))

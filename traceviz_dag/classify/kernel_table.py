@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups, rows_at
+from traceviz_dag.arrays import NONE, Bool, Int64, among, lookup, number_groups, rows_at
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
@@ -30,6 +30,7 @@ _STEP_EVIDENCES = tuple(StepEvidence)
 _CATEGORIES = tuple(Category)
 _GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers_per_thread")
 _COPIED = (*_GEOMETRY, "shared_memory_bytes", "graph_id", "graph_node_id", "bytes")
+_SHORT = frozenset(column.name for column in KERNELS.columns if column.type == pa.int32())
 _FACT_NAMES = ("collective", "group_name", "group_description", "group_ranks", "dtype", "in_split", "out_split")
 
 
@@ -72,7 +73,7 @@ def kernels_table(
     order = facts.order
 
     def pick(values: npt.NDArray[np.int64 | np.int32]) -> Int64:
-        return values[order].astype(np.int64, copy=False)
+        return values.take(order).astype(np.int64, copy=False)
 
     step, step_evidence = _steps_of_kernels(trace, facts, profiler)
     communication = facts.kind == COMMUNICATION
@@ -92,31 +93,30 @@ def kernels_table(
         "stage": pa.array([facts.stage] * len(order), type=pa.int32()),
         "step": integers(pick(step)),
         "step_evidence": labelled(pick(step_evidence), _STEP_EVIDENCES),
-        "beside_ns": [None] * len(order),
+        "beside_ns": pa.nulls(len(order), pa.list_(pa.int64())),
         "operation_id": pa.nulls(len(order), pa.int32()),
         **_decision_columns(facts.decisions, pick(facts.decision_of)),
-        **{name: integers(pick(values)) for name, values in _microbatch_columns(places, facts).items()},
+        **{name: _numbers(name, pick(values)) for name, values in _microbatch_columns(places, facts).items()},
         **_place_columns(trace, tree, places, facts.launches, order),
         **_launch_columns(trace, tree, facts.launches, order),
     }
     for name in _COPIED:
-        columns[name] = integers(_fitting(name, pick(getattr(device, name))))
+        columns[name] = _numbers(name, pick(getattr(device, name)))
     for name in _FACT_NAMES:
         columns[name] = coded(pick(np.where(communication, getattr(facts.collectives, name), 0)), trace.strings)
     for name in COLLECTIVE_NUMBERS:
-        columns[name] = integers(
-            _fitting(name, pick(np.where(communication, getattr(facts.collectives, name), MISSING)))
-        )
+        columns[name] = _numbers(name, pick(np.where(communication, getattr(facts.collectives, name), MISSING)))
     return KERNELS.from_columns(columns)
 
 
-def _fitting(name: str, values: Int64) -> Int64:
-    """Without the numbers that the column cannot hold: no kernel has them, so the trace does not show it."""
-    if KERNELS.schema.field(name).type != pa.int32():
-        return values
+def _numbers(name: str, values: Int64) -> pa.Array:
+    """An integer column; NULL for MISSING, and for what it cannot hold: no kernel has it, so the trace does not show
+    it."""
+    if name not in _SHORT:
+        return integers(values)
     bounds = np.iinfo(np.int32)
     # Not by their magnitude: that of the least int64 is no int64.
-    return np.where((values < bounds.min) | (values > bounds.max), MISSING, values)
+    return pa.array(values.astype(np.int32), mask=(values < bounds.min) | (values > bounds.max))
 
 
 def _microbatch_columns(places: Places, facts: KernelFacts) -> dict[str, Int64]:
@@ -197,7 +197,7 @@ def _steps_of_kernels(trace: TraceEvents, facts: KernelFacts, profiler: Profiler
     return step, evidence
 
 
-_OF_STEPS = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER)]
+_OF_STEPS = np.array([PHASES.index(each) for each in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER)])
 """Phases that every training step has, and nothing else."""
 
 
@@ -220,7 +220,7 @@ def _before_all_steps(trace: TraceEvents, facts: KernelFacts, profiler: Profiler
     late = np.bincount(lane, weights=~launched & (device.start_ns >= bound[lane]), minlength=lanes) > 0
     before |= ~launched & np.where(busy[lane], device.start_ns < first[lane], ~late[lane])
     names, others = (np.zeros(len(trace.strings), dtype=bool) for _ in range(2))
-    of_steps = np.isin(facts.phases.phase, _OF_STEPS)
+    of_steps = among(facts.phases.phase, _OF_STEPS)
     names[device.name[~before & of_steps]] = True
     others[device.name[~before & ~of_steps]] = True
     return before if (names & ~others)[device.name[before]].any() else np.zeros(len(device), dtype=bool)
@@ -230,7 +230,7 @@ def _after_all_steps(facts: KernelFacts, profiler: ProfilerSteps) -> Bool:
     """What was launched after the last mark, if some of it is work of a training step."""
     time_ns = facts.launches.time_ns
     after = (time_ns != MISSING) & (time_ns >= int(profiler.end_ns.max()))
-    return after & bool(np.isin(facts.phases.phase[after], _OF_STEPS).any())
+    return after & bool(among(facts.phases.phase[after], _OF_STEPS).any())
 
 
 def _categories(facts: KernelFacts) -> Int64:

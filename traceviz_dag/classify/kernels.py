@@ -108,9 +108,10 @@ def classify(
     order = kernel_order(trace)
     facts_of_kernels = KernelFacts(kind, phases, tuple(decisions), decision_of, facts, launches, stage, order)
     kernels = kernels_table(trace, tree, places, profiler, facts_of_kernels)
-    synchronizations = SYNCHRONIZATIONS.schema.empty_table()
     if on_gpu:
         synchronizations = synchronizations_table(trace, launches, profiler, np.argsort(order))
+    else:
+        synchronizations = SYNCHRONIZATIONS.schema.empty_table()
     operators = launching_operators(trace, tree, places.operator, launches.position[order])
     # Each row is there once: ascending without a sort.
     stacked = np.flatnonzero(np.bincount(tree.rows))

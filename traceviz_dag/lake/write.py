@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
@@ -24,7 +23,6 @@ WRITER_OPTIONS = {
     "use_compliant_nested_type": True,
     "store_schema": True,
 }
-_WORDS = (pa.DictionaryArray, pa.StringArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ def store_parts(lake: Path, partition: Partition, parts: Parts, recorded: Conten
     """
     written, files, contents = {}, {}, {}
     for definition, data in parts:
-        encoded, path = encode(data, definition.version), partition.folder(lake / definition.name) / FILE_NAME
+        encoded, path = encode(data, definition.version), lake.joinpath(definition.name, partition.below, FILE_NAME)
         digest = xxhash.xxh3_128_hexdigest(encoded)
         files[path] = encoded
         contents[definition.name] = replace(recorded, digest=digest)
@@ -109,14 +107,18 @@ def check_schema(definition: Table, data: pa.Table) -> None:
 def encode(data: pa.Table, version: str) -> pa.Buffer:
     """The Parquet file of a table, with the version of its schema; chunks, dictionary order and schema metadata of the
     input leave no trace in it."""
-    columns = [one_array(column) for column in data.columns]
-    plain = pa.Table.from_arrays(columns, schema=with_version(data.schema, version))
+    plain = data.combine_chunks().replace_schema_metadata({SCHEMA_VERSION_KEY: version})
     # Packed files, which are kept, take the time that zstd and a dictionary of numbers need; and no query skips rows by
     # the first and last of some words.
     words: list[str] = []
     numbers: list[str] = []
-    for name, column in zip(data.column_names, columns, strict=True):
-        (words if isinstance(column, _WORDS) else numbers).append(name)
+    for place, (name, kind) in enumerate(zip(data.column_names, plain.schema.types, strict=True)):
+        is_dictionary = pa.types.is_dictionary(kind)
+        (words if is_dictionary or kind == pa.string() else numbers).append(name)
+        if is_dictionary and data.num_rows:
+            array = plain.column(place).chunk(0)
+            if (ordered := _by_first_use(array)) is not array:
+                plain = plain.set_column(place, plain.field(place), ordered)
     options = {"compression": "snappy", "use_dictionary": words, "write_statistics": numbers, **WRITER_OPTIONS}
     sink = pa.BufferOutputStream()
     pq.write_table(plain, sink, row_group_size=ROWS_PER_GROUP, **options)
@@ -142,11 +144,10 @@ def _by_first_use(array: pa.DictionaryArray) -> pa.DictionaryArray:
     dictionary, indices = array.dictionary, array.indices
     if dictionary.null_count or len(set(dictionary.to_pylist())) != len(dictionary):
         return array.dictionary_decode().dictionary_encode()
-    # Of NULLs, which are NaN here, a dictionary has nothing.
-    highest = np.fmax.accumulate(np.append(-1, indices.to_numpy(zero_copy_only=False)))
-    if highest[-1] + 1 == len(dictionary) and (highest[1:] - highest[:-1] <= 1).all():
+    places = [place for place in indices.unique().to_pylist() if place is not None]
+    if places == [*range(len(dictionary))]:
         return array
-    used = indices.unique().drop_null()
+    used = pa.array(places, indices.type)
     import pyarrow.compute as pc
 
     return pa.DictionaryArray.from_arrays(pc.index_in(indices, value_set=used), dictionary.take(used))

@@ -37,7 +37,7 @@ class HostTree:
 
     def nearest(self, marked: Bool) -> Int64:
         """For each position the nearest marked position among itself and its ancestors, or NONE."""
-        starts, count = np.flatnonzero(marked), len(self)
+        starts, count = marked.nonzero()[0], len(self)
         ends, hung_ends = self._ends[starts], self._ends[self._hung]
         outer = lookup(starts, _around(starts, ends))
         is_border, held = np.zeros(count + 1, dtype=bool), np.empty(count + 1, dtype=np.int64)
@@ -45,14 +45,14 @@ class HostTree:
         for at, value in (([0, count], NONE), (self._hung, NONE), (hung_ends, NONE), (ends[::-1], outer[::-1])):
             is_border[at], held[at] = True, value
         is_border[starts], held[starts] = True, starts
-        borders = np.flatnonzero(is_border)
+        borders = is_border.nonzero()[0]
         found = held[borders[:-1]]
         if len(self._hung):
-            above = found[np.searchsorted(borders, self.parent[self._hung], side="right") - 1]
-            lows, highs = np.searchsorted(borders, self._hung), np.searchsorted(borders, hung_ends)
+            above = found[borders.searchsorted(self.parent[self._hung], side="right") - 1]
+            lows, highs = borders.searchsorted(self._hung), borders.searchsorted(hung_ends)
             below = ranges(lows, highs)
             found[below] = np.where(found[below] == NONE, np.repeat(above, highs - lows), found[below])
-        return np.repeat(found, np.diff(borders))
+        return found.repeat(borders[1:] - borders[:-1])
 
     def levels(self) -> list[Int64]:
         """The positions of each depth, those without a parent first; by pointer doubling: each pass adds the depth of
@@ -92,12 +92,13 @@ def _around(starts: Int64, ends: Int64) -> Int64:
         starts: ascending. ends: of spans that lie in one another, or apart.
     """
     found = np.full(len(starts), NONE)
-    opens = np.append(False, ends[:-1] > starts[1:])[: len(starts)]
+    opens = np.zeros(len(starts), dtype=bool)
+    opens[1:] = ends[:-1] > starts[1:]
     if not opens.any():
         return found
     order = _by_depth(np.arange(len(starts)) - np.searchsorted(np.sort(ends), starts, side="right"))
     # Around a span is the one before it, if that is open still, else what is around the last one of the same depth.
-    first = np.flatnonzero(opens[order])
+    first = opens[order].nonzero()[0]
     found[order[first[0] :]] = np.repeat(order[first] - 1, np.diff(first, append=len(starts)))
     return found
 
@@ -160,11 +161,13 @@ def _parents(thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
     pending = np.flatnonzero(end_ns[:-1] <= start_ns[1:]) + 1
     pending = pending[parent[pending] >= 0]
     starts = start_ns[pending]
+    # Where there is no candidate, the last entry says that it never ends.
+    ends = np.append(end_ns, np.iinfo(np.int64).max)
     while len(pending):
-        candidate = parent[parent[pending]]
+        candidate = parent.take(parent.take(pending))
         parent[pending] = candidate
-        closed = np.flatnonzero((candidate >= 0) & (end_ns[candidate] <= starts))
-        pending, starts = pending[closed], starts[closed]
+        closed = (ends.take(candidate) <= starts).nonzero()[0]
+        pending, starts = pending.take(closed), starts.take(closed)
     return parent
 
 

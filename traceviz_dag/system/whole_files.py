@@ -79,7 +79,7 @@ def write_together(
             for path, pieces in files.items():
                 temporary, descriptor = held.enter_context(_locked_file(path))
                 temporaries.append((temporary, path, descriptor))
-                with os.fdopen(descriptor, "r+b", closefd=False) as file:
+                with os.fdopen(descriptor, "wb", closefd=False) as file:
                     for piece in pieces if isinstance(pieces, list) else [pieces]:
                         file.write(memoryview(piece))
             # Once all are written: one by one, a file system has a fifth more to do.

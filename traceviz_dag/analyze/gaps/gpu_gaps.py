@@ -145,8 +145,7 @@ def gpu_gaps_table(
         for name, step, begin, end in chosen:
             found.append(_split_gaps(clues, synchronizations, (device, name, step), (begin, end)))
     host = host_of(trace, stacked, main, _looked_at(found, synchronizations))
-    parts = [GPU_GAPS.schema.empty_table(), *(_rows(trace, host, each, synchronizations) for each in found)]
-    return pa.concat_tables(parts).unify_dictionaries()
+    return pa.concat_tables(_rows(trace, host, each, synchronizations) for each in found).unify_dictionaries()
 
 
 def _operations(table: pa.Table) -> _Operations:
@@ -332,9 +331,9 @@ def _waited_for(clues: _Clues, gaps_at: Intervals, kernel: Int64) -> _Waits:
     gap_of[kernel[there]] = there
     waits = np.flatnonzero(gap_of[clues.waiting] != NONE)
     offer(gap_of[clues.waiting[waits]], clues.waited_for[waits], _RECORDED)
-    told = _last_host_wait(clues, np.flatnonzero(clues.host_waited_for != NONE), gaps_at, kernel)
-    gaps = np.flatnonzero(told != NONE)
-    offer(gaps, clues.host_waited_for[told[gaps]], _ORDER)
+    last, known = _last_host_waits(clues, gaps_at, kernel)
+    gaps = np.flatnonzero(known != NONE)
+    offer(gaps, clues.host_waited_for[known[gaps]], _ORDER)
     offer(there, _ended_just_before(clues, starts[there], ends[there], kernel[there]), _INFERRED)
     for gap in np.flatnonzero(kernel == NONE).tolist():
         # What no computation ends, at the end of a window, is blocked while anything still runs.
@@ -342,7 +341,6 @@ def _waited_for(clues: _Clues, gaps_at: Intervals, kernel: Int64) -> _Waits:
         if len(runs) and operations.end_ns[runs].max() > starts[gap]:
             producer[gap], evidence[gap] = runs[operations.end_ns[runs].argmax()], _INFERRED
             until[gap] = min(operations.end_ns[producer[gap]], ends[gap])
-    last = _last_host_wait(clues, np.arange(len(clues.host_row)), gaps_at, kernel)
     return _Waits(producer, evidence, np.where(until == MISSING, starts, until), lookup(clues.host_row, last))
 
 
@@ -377,25 +375,26 @@ def _clues(operations: _Operations, synchronizations: pa.Table, main: int) -> _C
     )
 
 
-def _last_host_wait(clues: _Clues, chosen: Int64, gaps_at: Intervals, kernel: Int64) -> Int64:
-    """Per gap, the last of the chosen waits of the host that returned in it, before the launch; or NONE."""
+def _last_host_waits(clues: _Clues, gaps_at: Intervals, kernel: Int64) -> tuple[Int64, Int64]:
+    """Per gap, the last wait of the host that returned in it, before the launch, or NONE; and the last of those of
+    which it is known what they waited for."""
     operations = clues.operations
     starts, ends = gaps_at
-    result = np.full(len(starts), NONE)
+    last, known = np.full((2, len(starts)), NONE)
     launch = np.where(kernel == NONE, ends, lookup(operations.launch_ns, kernel, MISSING))
     mine = lookup(operations.thread, kernel, clues.main)
-    thread = clues.host_thread[chosen]
     for one in distinct(mine).tolist():
         # The backward pass runs on a thread of its own, and begins when the main thread lets it.
-        waits = chosen[(thread == one) | (thread == clues.main)]
-        gaps = np.flatnonzero((mine == one) & (launch != MISSING))
-        if not len(waits):
-            continue
-        returned = clues.host_returned[waits]
-        position = np.searchsorted(returned, launch[gaps], side="right") - 1
-        found = (position >= 0) & (returned[np.maximum(position, 0)] > starts[gaps])
-        result[gaps[found]] = waits[position[found]]
-    return result
+        seen = (clues.host_thread == one) | (clues.host_thread == clues.main)
+        gaps = ((mine == one) & (launch != MISSING)).nonzero()[0]
+        for result, chosen in ((last, seen), (known, seen & (clues.host_waited_for != NONE))):
+            waits = chosen.nonzero()[0]
+            if len(waits):
+                returned = clues.host_returned[waits]
+                position = returned.searchsorted(launch[gaps], side="right") - 1
+                found = (position >= 0) & (returned[np.maximum(position, 0)] > starts[gaps])
+                result[gaps[found]] = waits[position[found]]
+    return last, known
 
 
 def _ended_just_before(clues: _Clues, starts: Int64, ends: Int64, kernel: Int64) -> Int64:

@@ -171,7 +171,7 @@ def _open_rows(tree: HostTree, thread: Int64, starts: Int64, ends: Int64) -> tup
         cut_of += [np.repeat(mine, high - low)] * 2
     # What ends in a window has begun in it, or is around what is open as it begins.
     open_ = innermost(tree, thread.astype(np.int32), starts)
-    while len(held := np.flatnonzero(open_ != NONE)):
+    while len(held := (open_ != NONE).nonzero()[0]):
         of_windows, open_ = of_windows[held], open_[held]
         cuts.append(tree.end_ns[open_])
         cut_of.append(of_windows)

@@ -15,7 +15,7 @@ from traceviz_dag.analyze.operations.grouping import grouped
 from traceviz_dag.analyze.operations.roofline import Roofline, roofline
 from traceviz_dag.analyze.operations.work import Work
 from traceviz_dag.analyze.peaks import BUILT_IN, GpuPeaks, Peaks
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, among, distinct, lookup, number_groups
 from traceviz_dag.classify.operators import LaunchingOperators
 from traceviz_dag.read.events import OperatorInputs, TraceEvents, bounded
 from traceviz_dag.tables import OPERATIONS
@@ -109,8 +109,6 @@ def operations_table(
                 **_measures(work, limit, int(groups.kernel_ns[number]), None if on_cpu[number] else gpu),
             }
         )
-    schema = OPERATIONS.schema
-    per_row = pa.Table.from_pylist(described, pa.schema([(each, _plain(schema.field(each).type)) for each in _PER_ROW]))
     table = OPERATIONS.from_columns(
         {
             "operation_id": np.arange(len(first)),
@@ -124,7 +122,7 @@ def operations_table(
             "median_ns": groups.median_ns,
             "p95_ns": groups.p95_ns,
             "longest_ns": groups.longest_ns,
-            **{each: per_row[each] for each in _PER_ROW},
+            **{each: [row[each] for row in described] for each in _PER_ROW},
         }
     )
     return table, pa.array(groups.of_kernel.astype(np.int32))
@@ -153,8 +151,9 @@ def _shards(trace: TraceEvents, columns: pa.Table, operators: LaunchingOperators
     its own (userbuffers), or as a call inside it.
     """
     code, names = codes(columns, "name")
-    reduces = np.array([_REDUCES.search(name) is not None for name in names], dtype=bool)
-    gathers = np.flatnonzero(communicates & (operators.gathering != NONE) & ~reduces[code])
+    gathers = np.flatnonzero(communicates & (operators.gathering != NONE))
+    told = [one for one in distinct(code[gathers]).tolist() if not _REDUCES.search(names[one])]
+    gathers = gathers[among(code[gathers], np.array(told, np.int32))]
     members = columns["group_size"].fill_null(0).to_numpy()[gathers]
     found = np.ones(len(code), dtype=np.int64)
     calls, which = np.unique(operators.gathering[gathers], return_inverse=True)
@@ -217,10 +216,6 @@ def _without_numbers(code: np.ndarray, names: list[str]) -> tuple[Int64, list[st
 
 def _words(words: list[str], code: np.ndarray) -> list[str | None]:
     return [words[place] if place != NONE else None for place in code.tolist()]
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return pa.string() if pa.types.is_dictionary(kind) else kind
 
 
 def _bounded(text: str) -> str | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, distinct, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, number_groups
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
@@ -42,12 +43,7 @@ def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, f
         return np.full(len(forward), 0 if single else MISSING, dtype=np.int64)
     step = np.searchsorted(forward, member[rows])
     module, instance = class_of[names[rows]], instance_of[names[rows]]
-    told: Counter[tuple[int, ...]] = Counter()
-    for index in range(classes):
-        mine = module == index
-        chunk = _split(step[mine], instance[mine], len(forward))
-        if chunk is not None:
-            told[tuple(chunk.tolist())] += 1
+    told = Counter(_splits(module * len(forward) + step, instance, classes, len(forward)))
     if not told:
         return np.full(len(forward), MISSING, dtype=np.int64)
     best = max(told, key=lambda chunk: (sum(value >= 0 for value in chunk), told[chunk], chunk))
@@ -60,17 +56,23 @@ def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, f
     return np.array([by_first_run.get(number, MISSING) for number in chunk.tolist()], dtype=np.int64)
 
 
-def _split(step: Int64, instance: Int64, count: int) -> Int64 | None:
-    """Ordinal of each step's group by the instances of one class; None where two groups share an instance."""
-    lowest = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(lowest, step, instance)
-    first, _ = number_groups(instance, lowest[step])
-    if len(distinct(instance[first])) != len(first):
-        return None
-    has = lowest != np.iinfo(np.int64).max
-    chunk = np.full(count, MISSING, dtype=np.int64)
-    chunk[has] = number_groups(lowest[has])[1]
-    return chunk
+def _splits(place: Int64, instance: Int64, classes: int, count: int) -> Iterator[tuple[int, ...]]:
+    """Ordinal of each step's group by the instances of each class, without classes of which two groups share one.
+
+    Args:
+        place: of each module row, the number of its class times ``count``, the number of steps, and its step.
+    """
+    never = np.iinfo(np.int64).max
+    lowest = np.full(classes * count, never)
+    np.minimum.at(lowest, place, instance)
+    first, _ = number_groups(place // count, instance, lowest[place])
+    module = place[first] // count
+    _, which = number_groups(module, instance[first])
+    shared = set(module[np.bincount(which)[which] > 1].tolist())
+    for number, of_steps in enumerate(lowest.reshape(classes, count).tolist()):
+        if number not in shared:
+            ordinal = {never: MISSING} | {one: group for group, one in enumerate(sorted({*of_steps} - {never}))}
+            yield tuple(map(ordinal.__getitem__, of_steps))
 
 
 def _instances(strings: tuple[str, ...]) -> tuple[Int64, Int64, int]:

@@ -210,7 +210,7 @@ def _outranked(tree: HostTree, rules: Rules, rule: Int64) -> Bool:
     for index, frame in enumerate(rules.frames):
         outranked = [names[name] for name in frame.outranks if name in names]
         if outranked and (rule == index).any():
-            found |= np.isin(rule, outranked) & (tree.nearest(rule == index) != NONE)
+            found |= among(rule, np.array(outranked)) & (tree.nearest(rule == index) != NONE)
     return found
 
 

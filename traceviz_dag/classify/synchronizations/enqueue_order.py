@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.read.events import MISSING, DeviceRows, LaunchRows
 
@@ -105,7 +105,7 @@ class StreamOrder:
         known = call != NONE
         # One thread's launches are in order; else the stream's own order shows, which clocks may blur by microseconds:
         # of two that start at once the first is the one that ends at once.
-        one_thread = bool(known.all()) and len(np.unique(thread)) <= 1
+        one_thread = bool(known.all()) and len(distinct(thread)) <= 1
         order = np.lexsort((end, start, rank) if one_thread else (rank, end, start))
         # What has no call was launched by an operator that began then, or at some time; in any case before it ran.
         time_ns = launches.time_ns[row]
@@ -128,17 +128,18 @@ class StreamOrder:
         last = np.full(len(moment), -1, np.int64)
         first = np.full(len(moment), len(self.row), np.int64)
         called_by = calls.thread[moment]
-        for thread in np.unique(self.thread).tolist():
-            place = np.flatnonzero(self.thread == thread)
+        for thread in distinct(self.thread).tolist():
+            place = (self.thread == thread).nonzero()[0]
             same = (called_by == thread) & (thread != NONE)
-            one, others = np.flatnonzero(same), np.flatnonzero(~same)
+            one, others = same.nonzero()[0], (~same).nonzero()[0]
             for whose, own, of_calls in (
                 (place[self.rank[place] != NONE], self.rank, calls.rank),
                 (place[self.rank[place] == NONE], self.correlation, calls.correlation),
             ):
-                bound = of_calls[moment[one]]
-                last[one] = np.maximum(last[one], _last_below(whose, own[whose], bound + 1))
-                first[one] = np.minimum(first[one], _first_above(whose, own[whose], bound, len(self.row)))
+                if len(one) and len(whose):
+                    bound = of_calls[moment[one]]
+                    last[one] = np.maximum(last[one], _last_below(whose, own[whose], bound + 1))
+                    first[one] = np.minimum(first[one], _first_above(whose, own[whose], bound, len(self.row)))
             start, end = calls.start_ns[moment[others]], calls.end_ns[moment[others]]
             last[others] = np.maximum(last[others], _last_below(place, self.latest_ns[place], start))
             first[others] = np.minimum(first[others], _first_above(place, self.earliest_ns[place], end, len(self.row)))

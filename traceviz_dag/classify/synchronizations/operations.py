@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, among, distinct, lookup
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.synchronizations.enqueue_order import HostCalls, StreamOrder
 from traceviz_dag.classify.synchronizations.event_records import FAULTS as RECORD_FAULTS
@@ -74,16 +74,16 @@ class Streams:
 
     def __init__(self, device: DeviceRows, launches: Launches, calls: HostCalls) -> None:
         self.device, self.launches, self.calls = device, launches, calls
-        self.gpus: list[int] = np.unique(device.device).tolist()
+        self.gpus: list[int] = distinct(device.device).tolist()
         self._orders: dict[tuple[int, int], StreamOrder] = {}
 
     def of_gpu(self, gpu: int) -> list[int]:
         """The streams of a GPU."""
-        return np.unique(self.device.stream[self.device.device == gpu]).tolist()
+        return distinct(self.device.stream[self.device.device == gpu]).tolist()
 
     def gpus_with(self, stream: int) -> list[int]:
         """The GPUs that have a stream of this number."""
-        return np.unique(self.device.device[self.device.stream == stream]).tolist()
+        return distinct(self.device.device[self.device.stream == stream]).tolist()
 
     def before(self, gpu: int, stream: int, call: Int64) -> Answers:
         """The last operation on a stream before each host call, or launched by it."""
@@ -164,12 +164,12 @@ def waited_for_operations(found: Found, places: Places, streams: Streams) -> Ans
     gpu = np.where(has_event, _gpus_of_events(records, has_event, streams, answers), places.gpu)
     stream = np.where(has_event, records.stream, places.stream)
     call = np.where(has_event, records.call, found.call)
-    answers.fail(~has_event & (kind != COPY) & ~np.isin(gpu, streams.gpus), ELSEWHERE)
+    answers.fail(~has_event & (kind != COPY) & ~among(gpu, np.array(streams.gpus)), ELSEWHERE)
     one = np.flatnonzero(answers.is_open() & (has_event | (kind == STREAM_SYNCHRONIZE)))
     for number, name, at in _by_stream(gpu, stream, one):
         answers.take(at, streams.before(number, name, call[at]))
     of_gpu = np.flatnonzero(answers.is_open() & whole)
-    for number in np.unique(gpu[of_gpu]).tolist():
+    for number in distinct(gpu[of_gpu]).tolist():
         at = of_gpu[gpu[of_gpu] == number]
         answers.take(at, _last_of_gpu(streams, number, call[at]))
     return answers
@@ -196,12 +196,12 @@ def _has_event(found: Found) -> Bool:
 def _gpus_of_events(records: EventRecords, has_event: Bool, streams: Streams, answers: Answers) -> Int64:
     """The GPU of each event's stream: as recorded, else the only one that has a stream of this number."""
     gpu = records.device.copy()
-    for stream in np.unique(records.stream[has_event & (gpu == MISSING)]).tolist():
+    for stream in distinct(records.stream[has_event & (gpu == MISSING)]).tolist():
         untold = has_event & (gpu == MISSING) & (records.stream == stream)
         gpus = streams.gpus_with(stream)
         answers.fail(untold & (len(gpus) > 1), SEVERAL_GPUS)
         gpu[untold] = (gpus or streams.gpus)[0]
-    answers.fail(has_event & ~np.isin(gpu, streams.gpus), ELSEWHERE)
+    answers.fail(has_event & ~among(gpu, np.array(streams.gpus)), ELSEWHERE)
     return gpu
 
 
@@ -209,9 +209,10 @@ def _last_of_gpu(streams: Streams, gpu: int, call: Int64) -> Answers:
     """Of the last operations before some calls on all streams of a GPU, the one that ends last."""
     found, unsure = Answers.none(len(call)), Answers.none(len(call))
     latest = np.full(len(call), MISSING, np.int64)
+    ends = streams.device.start_ns + streams.device.duration_ns
     for stream in streams.of_gpu(gpu):
         before = streams.before(gpu, stream, call)
-        end = lookup(streams.device.start_ns + streams.device.duration_ns, before.row, MISSING)
+        end = lookup(ends, before.row, MISSING)
         later = end > latest
         found.row[later], latest[later] = before.row[later], end[later]
         open_ = unsure.is_open() & ~before.is_open() & (before.fault != FAULTS.index(NOTHING_BEFORE))

@@ -85,28 +85,33 @@ def _table(
     waits = found.kind == STREAM_WAIT
     wait_on = np.where(waits | (found.kind == EVENT_SYNCHRONIZE), places.records.stream, places.stream)
     first, gpu = number_groups(places.gpu)
-    devices = labelled(gpu, [None if one == MISSING else f"gpu:{one}" for one in places.gpu[first].tolist()])
-    columns: dict[str, pa.Array] = {
-        "kind": labelled(found.kind, [_LABELS.get(code) for code in range(COPY + 1)]),
-        "name": coded(lookup(calls.name.astype(np.int64), found.call, 0), trace.strings),
-        "thread": integers(lookup(threads, lookup(calls.thread.astype(np.int64), found.call), MISSING)),
-        "start_ns": pa.array(start),
-        "duration_ns": pa.array(duration),
-        "step": integers(step),
-        "device": devices,
-        "stream": integers(np.where(waits, places.stream, MISSING)),
-        "wait_on_stream": integers(wait_on),
-        "correlation": integers(correlation),
-        "record_correlation": integers(places.records.correlation),
-        "record_start_ns": integers(lookup(calls.start_ns, places.records.call, MISSING)),
-        "waited_for_kernel_id": integers(lookup(kernel_id, waited_for.row, MISSING)),
-        "waiting_kernel_id": integers(lookup(kernel_id, waiting.row, MISSING)),
-        "evidence": labelled(np.where(found.row == NONE, 1, 0), _EVIDENCES),
-        "fault": _faults(waited_for.fault, waiting.fault),
-    }
-    order = pa.array(np.lexsort((correlation, start)))
-    taken = {name: column.take(order) for name, column in columns.items()}
-    return SYNCHRONIZATIONS.from_columns({"synchronization_id": np.arange(len(order)), **taken})
+    gpus = [None if one == MISSING else f"gpu:{one}" for one in places.gpu[first].tolist()]
+    order = np.lexsort((correlation, start))
+
+    def told(values: Int64) -> pa.Array:
+        return integers(values[order])
+
+    return SYNCHRONIZATIONS.from_columns(
+        {
+            "synchronization_id": np.arange(len(order)),
+            "kind": labelled(found.kind[order], [_LABELS.get(code) for code in range(COPY + 1)]),
+            "name": coded(lookup(calls.name.astype(np.int64), found.call[order], 0), trace.strings),
+            "thread": told(lookup(threads, lookup(calls.thread.astype(np.int64), found.call), MISSING)),
+            "start_ns": start[order],
+            "duration_ns": duration[order],
+            "step": told(step),
+            "device": labelled(gpu[order], gpus),
+            "stream": told(np.where(waits, places.stream, MISSING)),
+            "wait_on_stream": told(wait_on),
+            "correlation": told(correlation),
+            "record_correlation": told(places.records.correlation),
+            "record_start_ns": told(lookup(calls.start_ns, places.records.call, MISSING)),
+            "waited_for_kernel_id": told(lookup(kernel_id, waited_for.row, MISSING)),
+            "waiting_kernel_id": told(lookup(kernel_id, waiting.row, MISSING)),
+            "evidence": labelled(np.where(found.row[order] == NONE, 1, 0), _EVIDENCES),
+            "fault": _faults(waited_for.fault[order], waiting.fault[order]),
+        }
+    )
 
 
 def _faults(waited_for: Int64, waiting: Int64) -> pa.Array:

@@ -265,7 +265,7 @@ def _external_ids(rows: Rows) -> Int64:
 
 
 def _part(columns: Columns, places: Int64) -> Columns:
-    return {name: values[places] for name, values in columns.items()}
+    return {name: values.take(places) for name, values in columns.items()}
 
 
 def _scattered(count: int, places: Int64, values: Int64) -> Int64:

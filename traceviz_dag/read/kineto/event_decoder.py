@@ -207,7 +207,9 @@ def _around_metadata(
     # Without a comma the text is no JSON, wherever it is cut.
     if brace < 0 or not before.endswith(b","):
         return text, b"[]"
-    return bytes(text[:start]) + before.removesuffix(b",") + b"]", b"[" + last[brace:]
+    events = bytearray(memoryview(text)[: start + len(before)])
+    events[-1:] = b"]"
+    return events, b"[" + last[brace:]
 
 
 class _CategoryCodes(dict[str, int]):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceviz_dag.arrays import distinct
+from traceviz_dag.arrays import among, distinct
 from traceviz_dag.read.events import MISSING, DeviceRows, LaunchRows
 
 NOTABLE_SHARE = 0.01
@@ -24,7 +24,7 @@ def lost_kernels(strings: Sequence[str], launches: LaunchRows, device: DeviceRow
     if any("BeginCapture" in name for name in names.values()):
         return None
     codes = [code for code, name in names.items() if "LaunchKernel" in name]
-    calls = np.flatnonzero(np.isin(launches.name, codes) & (launches.correlation > 0))
+    calls = np.flatnonzero(among(launches.name, np.array(codes, np.int32)) & (launches.correlation > 0))
     wanted, known = launches.correlation[calls], np.sort(device.correlation)
     answered = np.append(known, MISSING)[np.searchsorted(known, wanted)] == wanted
     if not answered.any():
