@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import shutil
+import signal
 from functools import partial
 from inspect import Parameter, signature
 
@@ -90,6 +91,21 @@ def test_numbers_and_truth_values_of_numpy_are_taken():
     step = tv.open(home_of("slow_rank")).iteration()
     assert len(step.table("kernels", ["rank"], rank=np.int64(3))) == len(step.table("kernels", ["rank"], rank=3))
     assert step.what_if(no_pauses=np.bool_(True)).rows == step.what_if(no_pauses=True).rows
+
+
+def test_a_program_may_limit_the_time_of_a_query_by_a_signal():
+    def late(*_: object) -> None:
+        raise TimeoutError("no time left")
+
+    job = tv.open(home_of("slow_rank"))
+    former = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        with pytest.raises(TimeoutError, match=r"^no time left$"):
+            job.sql("SELECT count(*) FROM range(1000000) a, range(1000000) b WHERE a.range + b.range < 0")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, former)
 
 
 def test_a_program_may_ask_for_each_edit_of_the_command():

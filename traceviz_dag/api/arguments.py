@@ -43,7 +43,8 @@ def checked(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*given.args, **given.kwargs)
         except OSError as error:
-            if isinstance(error, TracevizError):
+            # The system numbers its faults: a timeout without a number is the caller's own, from a handler of signals.
+            if isinstance(error, TracevizError) or (isinstance(error, TimeoutError) and error.errno is None):
                 raise
             raise TracevizError(file_system_line(error)) from error
 
