@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from tests.damage import call, truncate
 from tests.lake.conftest import SampleTable
 from tests.lake.test_upgrade import MORE, another_version
 from tests.sets import fast
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.commands.common.failures import gone_iterations
+from traceviz_dag.errors import BadInputError, IncompleteError
 from traceviz_dag.lake import packed_rows, packing, record_lines, recorded
 from traceviz_dag.lake import verify as lake_verify
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -109,6 +111,20 @@ def test_answers_are_the_same_packed_pruned_and_packed_anew(job: Lake):
     assert pack(job) == [] and prune(job) == 0, "nothing is left to do"
     assert pack(open_lake(job.home), iteration=2) == sorted(TABLES)
     assert answers(job) == before
+
+
+def test_ranks_of_a_packed_file_that_somebody_deleted_are_gone_and_no_others(job: Lake, sample: SampleTable):
+    pack(job)
+    prune(job)
+    write(job, sample, 1, 3)
+    assert job.gone_parts("kernels overlap") == {}
+    packed_file(job).unlink()
+    gone = [Partition(RUN, 1, rank) for rank in range(RANKS) if rank != 3]
+    assert job.gone_parts("kernels overlap") == {"kernels": gone}
+    assert gone_iterations(job, RUN, 1, "kernels") == {}, "a rank is left"
+    shutil.rmtree(job.tables_folder.joinpath("kernels", Partition(RUN, 1, 3).below))
+    with pytest.raises(IncompleteError, match=r"rank [0-4] and 4 more are missing, as somebody deleted the file"):
+        gone_iterations(job, RUN, 1, "kernels")
 
 
 def test_equal_parts_give_equal_packed_files_whatever_they_are_packed_from(job: Lake):

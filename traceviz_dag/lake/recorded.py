@@ -210,7 +210,9 @@ def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
 
 def gone_parts(lake: Path, table: Table, run: str | None = None, iteration: int | None = None) -> list[Partition]:
     """Parts of a table, or of these iterations of it, that are recorded and not there."""
-    there = set(find_partitions(lake, table, run, iteration))
+    found = find_parts(lake, table, run, iteration)
+    there = {one for parts in found for one in parts.partitions}
+    lost = [one for one in found if one.packed and is_pack_lost(lake, table.name, one.run, one.iteration)]
     places = recorded_iterations(lake) if run is None or iteration is None else [(run, iteration)]
     places = [place for place in places if run in (None, place[0]) and iteration in (None, place[1])]
     gone = [
@@ -220,12 +222,20 @@ def gone_parts(lake: Path, table: Table, run: str | None = None, iteration: int 
         if name == table.name and NO_FILE not in contents and (place := Partition(run, iteration, rank)) not in there
     ]
     # A writer may have come between the two looks.
-    return [
+    gone = [
         place
         for place in gone
         if NO_FILE not in recorded(lake, place.run, place.iteration).contents.get((table.name, place.rank), (NO_FILE,))
         and not (place.folder(lake / table.name) / FILE_NAME).is_file()
     ]
+    lost = [one for one in lost if recorded(lake, one.run, one.iteration).packs.get(table.name) == one.pack]
+    return [*gone, *(Partition(one.run, one.iteration, rank) for one in lost for rank in one.packed)]
+
+
+def is_pack_lost(lake: Path, table: str, run: str, iteration: int) -> bool:
+    """Whether somebody deleted the packed file of a table of an iteration."""
+    pack = recorded(lake, run, iteration).packs.get(table)
+    return pack is not None and not pack.path(lake, run, iteration).is_file()
 
 
 def refuse_gone(lake: Path, table: Table, run: str, iteration: int) -> None:

@@ -17,7 +17,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import FileRow, TraceFiles, trace_files
-from traceviz_dag.lake.recorded import gone_parts
+from traceviz_dag.lake.recorded import gone_parts, is_pack_lost
 from traceviz_dag.lake.stale import Stale
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.tables import RANK_TABLES, TABLES
@@ -305,15 +305,15 @@ def _faults(
     Args:
         lost: ranks of which nobody knows how they were read, as that table is gone.
     """
-    there = {
-        name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"
-    }
-    # What no rank has and none ever had is not gone: an older version wrote the home.
-    there = {
-        name: ranks
-        for name, ranks in there.items()
-        if ranks or gone_parts(lake.tables_folder, TABLES[name], run, iteration)
-    }
+    there: dict[str, set[int | None]] = {}
+    for name in (name for name in RANK_TABLES if name != "traces"):
+        ranks, place = {part.rank for part in lake.partitions(name, run, iteration)}, (run, iteration)
+        if not ranks or is_pack_lost(lake.tables_folder, name, *place):
+            deleted = gone_parts(lake.tables_folder, TABLES[name], *place)
+            # What no rank has and none ever had is not gone: an older version wrote the home.
+            there |= {name: ranks.difference(part.rank for part in deleted)} if deleted else {}
+        else:
+            there[name] = ranks
     for rank in lost:
         gone = [name for name, ranks in there.items() if rank not in ranks]
         yield RankFault(rank, "", _gone_in_words(lake, ["traces", *gone]), failed=True)

@@ -81,8 +81,11 @@ def gone_iterations(lake: Lake, run: str | None, iteration: int | None, *tables:
     gone = lake.gone_parts(" ".join(tables), run, iteration)
     if not gone:
         return {}
-    left = [part for name in tables for part in lake.partitions(name, run, iteration, with_stale=True)]
-    there = {(part.run, part.iteration) for part in left}
+    there = {
+        (part.run, part.iteration)
+        for name in tables
+        for part in {*lake.partitions(name, run, iteration, with_stale=True)}.difference(gone.get(name, ()))
+    }
     lost = {name: [part for part in parts if (part.run, part.iteration) not in there] for name, parts in gone.items()}
     found = {name: parts for name, parts in lost.items() if parts}
     if not there:
