@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ def under_way(home: Path, key: str) -> Iterator[None]:
     folder = home / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     left = [mark for mark in _marks(home, key) if not _is_held(mark)]
-    mark = folder / f"{key}.{secrets.token_hex(4)}{_SUFFIX}"
+    mark = folder / f"{key}.{os.urandom(4).hex()}{_SUFFIX}"
     descriptor = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with locked(mark, descriptor):

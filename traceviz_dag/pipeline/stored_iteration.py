@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from traceviz_dag.analyze.findings.verdict import Lead, lead_of
 from traceviz_dag.analyze.peaks import Peaks
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices, nodes_of_host_clocks
 from traceviz_dag.errors import UsageError
@@ -32,6 +31,7 @@ from traceviz_dag.tables.rows import of_ranks
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.what_if import WhatIf
+    from traceviz_dag.analyze.findings.verdict import Lead
     from traceviz_dag.analyze.stage_times import StageTimes
     from traceviz_dag.classify.topology.types import Topology
 
@@ -300,6 +300,8 @@ class StoredIteration:
     @cached_property
     def lead(self) -> Lead:
         """What is said first of the iteration; of a home whose version had no findings, nothing."""
+        from traceviz_dag.analyze.findings.verdict import lead_of
+
         return lead_of(self.findings() if self.inputs or self.has_findings else [])
 
     @cached_property

@@ -11,7 +11,6 @@ import fcntl
 import multiprocessing
 import multiprocessing.connection
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -177,7 +176,7 @@ def end_children_with_me() -> None:
     """
     if _libc is None:
         return
-    os.environ[_FAMILY_VARIABLE] = family = secrets.token_hex(16)
+    os.environ[_FAMILY_VARIABLE] = family = os.urandom(16).hex()
     end, mine = os.pipe()
     os.set_inheritable(mine, True)
     environment = {name: value for name, value in os.environ.items() if name != _FAMILY_VARIABLE}

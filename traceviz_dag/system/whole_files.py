@@ -12,14 +12,12 @@ import fcntl
 import logging
 import os
 import re
-import secrets
 import shutil
 import stat
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -419,7 +417,7 @@ def _locked_temporary(path: Path) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
         make_folder(path.parent)
         remove_stale_temporaries(path)
-        temporary = path.with_name(f"{_beginning(path)}.{secrets.token_hex(_TOKEN_BYTES)}{_SUFFIX}")
+        temporary = path.with_name(f"{_beginning(path)}.{os.urandom(_TOKEN_BYTES).hex()}{_SUFFIX}")
         with suppress(FileNotFoundError):
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             if _lock(descriptor):
@@ -443,7 +441,7 @@ def _lock(descriptor: int) -> bool:
 
 def _locked_folder(base: Path) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
-        folder = base / f"{_SCRATCH}{secrets.token_hex(_TOKEN_BYTES)}"
+        folder = base / f"{_SCRATCH}{os.urandom(_TOKEN_BYTES).hex()}"
         folder.mkdir(mode=0o700, parents=True)
         with suppress(FileNotFoundError):
             descriptor = os.open(folder, os.O_RDONLY)
@@ -456,7 +454,12 @@ def _locked_folder(base: Path) -> tuple[Path, int]:
 def _beginning(path: Path) -> str:
     """How the names of a target's temporaries begin."""
     name = os.fsencode(path.name)
-    return f".{path.name if len(name) <= _LONGEST_NAME else blake2b(name, digest_size=16).hexdigest()}"
+    if len(name) <= _LONGEST_NAME:
+        return f".{path.name}"
+    # Few commands need it, and it starts OpenSSL.
+    from hashlib import blake2b
+
+    return f".{blake2b(name, digest_size=16).hexdigest()}"
 
 
 def _length_of_temporary(path: Path) -> int:
