@@ -18,6 +18,7 @@ from traceviz_dag.lake.bounds import Bounds
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
+from traceviz_dag.lake.recorded import recorded_iterations
 from traceviz_dag.printable import is_object_url, printable
 from traceviz_dag.system.objects import local_home
 from traceviz_dag.system.paths import real_path
@@ -115,12 +116,12 @@ class Job:
     def _refuse_gone(self, run: str | None, number: int | None) -> None:
         """Refuse iterations whose kernels somebody deleted, if they are newer than all of their run that are left."""
         newest = {each.run: each.number for each in self.iterations}
-        for part in reversed(self._held.lake.gone_parts("kernels", run, number).get("kernels", [])):
-            is_ours = self._keys is None or (part.run, part.iteration) in self._keys
-            if is_ours and (number is not None or part.iteration > newest.get(part.run, -1)):
-                raise IncompleteError(
-                    f"table kernels of {part.run} {part.iteration}: somebody deleted the files; {ANALYSE_AGAIN}"
-                )
+        for place in reversed(recorded_iterations(self._held.lake.tables_folder)):
+            is_ours = run in (None, place[0]) and (self._keys is None or place in self._keys)
+            is_asked = place[1] == number or (number is None and place[1] > newest.get(place[0], -1))
+            if is_ours and is_asked and self._held.lake.gone_parts("kernels", *place):
+                fault = f"table kernels of {place[0]} {place[1]}: somebody deleted the files"
+                raise IncompleteError(f"{fault}; {ANALYSE_AGAIN}")
 
     @checked
     def table(
