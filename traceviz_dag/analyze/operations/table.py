@@ -152,8 +152,8 @@ def _shards(trace: TraceEvents, columns: pa.Table, operators: LaunchingOperators
     """
     code, names = codes(columns, "name")
     gathers = np.flatnonzero(communicates & (operators.gathering != NONE))
-    told = [one for one in distinct(code[gathers]).tolist() if not _REDUCES.search(names[one])]
-    gathers = gathers[among(code[gathers], np.array(told, np.int32))]
+    others = [one for one in distinct(code[gathers]).tolist() if not _REDUCES.search(names[one])]
+    gathers = gathers[among(code[gathers], np.array(others, np.int32))]
     members = columns["group_size"].fill_null(0).to_numpy()[gathers]
     found = np.ones(len(code), dtype=np.int64)
     calls, which = np.unique(operators.gathering[gathers], return_inverse=True)

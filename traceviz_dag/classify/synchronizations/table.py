@@ -88,7 +88,7 @@ def _table(
     gpus = [None if one == MISSING else f"gpu:{one}" for one in places.gpu[first].tolist()]
     order = np.lexsort((correlation, start))
 
-    def told(values: Int64) -> pa.Array:
+    def in_order(values: Int64) -> pa.Array:
         return integers(values[order])
 
     return SYNCHRONIZATIONS.from_columns(
@@ -96,18 +96,18 @@ def _table(
             "synchronization_id": np.arange(len(order)),
             "kind": labelled(found.kind[order], [_LABELS.get(code) for code in range(COPY + 1)]),
             "name": coded(lookup(calls.name.astype(np.int64), found.call[order], 0), trace.strings),
-            "thread": told(lookup(threads, lookup(calls.thread.astype(np.int64), found.call), MISSING)),
+            "thread": in_order(lookup(threads, lookup(calls.thread.astype(np.int64), found.call), MISSING)),
             "start_ns": start[order],
             "duration_ns": duration[order],
-            "step": told(step),
+            "step": in_order(step),
             "device": labelled(gpu[order], gpus),
-            "stream": told(np.where(waits, places.stream, MISSING)),
-            "wait_on_stream": told(wait_on),
-            "correlation": told(correlation),
-            "record_correlation": told(places.records.correlation),
-            "record_start_ns": told(lookup(calls.start_ns, places.records.call, MISSING)),
-            "waited_for_kernel_id": told(lookup(kernel_id, waited_for.row, MISSING)),
-            "waiting_kernel_id": told(lookup(kernel_id, waiting.row, MISSING)),
+            "stream": in_order(np.where(waits, places.stream, MISSING)),
+            "wait_on_stream": in_order(wait_on),
+            "correlation": in_order(correlation),
+            "record_correlation": in_order(places.records.correlation),
+            "record_start_ns": in_order(lookup(calls.start_ns, places.records.call, MISSING)),
+            "waited_for_kernel_id": in_order(lookup(kernel_id, waited_for.row, MISSING)),
+            "waiting_kernel_id": in_order(lookup(kernel_id, waiting.row, MISSING)),
             "evidence": labelled(np.where(found.row[order] == NONE, 1, 0), _EVIDENCES),
             "fault": _faults(waited_for.fault[order], waiting.fault[order]),
         }
